@@ -1,0 +1,3 @@
+"""Pilothouse, an agent controller for Python."""
+
+from ._version import __version__ as __version__
