@@ -1,0 +1,220 @@
+"""Canonical JSON, digests and the hash chain of a run (RC-2 … RC-6).
+
+Canonical form: UTF-8 JSON without spaces, keys in code point order, absent optionals left out, integers exact in
+decimal, floats finite and shortest. It is not RFC 8785, whose numbers are doubles: models send 20-digit ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from math import isfinite
+from typing import Final, TypeVar, get_args
+
+import msgspec
+
+from ..errors import InvalidSpec, JournalCorrupt
+from ..events import AnyFact, Lane, Opaque
+from ..messages import JSON, Value
+from ..records import Record
+
+MAX_DEPTH: Final = 100
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+T = TypeVar("T")
+
+
+class NotJSON(ValueError):
+    """A value has no canonical form; `path` leads to it."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path or '$'}: {why}")
+
+
+def encode(value: object) -> bytes:
+    """Writes a value (JSON or vocabulary struct) in canonical form.
+
+    Lone surrogates become U+FFFD, so that no text of a model or tool can make a write fail (RC-4).
+
+    Raises:
+        NotJSON: for NaN, infinities, other types, keys that are not text, and depth over 100 (RC-3).
+    """
+    check(value)
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(scrub(value))
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hex."""
+    return sha256(data).hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """SHA-256 of a value's canonical form."""
+    return sha256(encode(value)).hexdigest()
+
+
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+
+
+def check(value: object, path: str = "", depth: int = 0) -> None:
+    """Refuses what JSON cannot hold, naming the path; the fast encoder would write NaN as null (RC-3)."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return
+    if depth > MAX_DEPTH:
+        raise NotJSON(path, f"nested deeper than {MAX_DEPTH}")
+    if kind is float:
+        if not isfinite(value):  # type: ignore[arg-type]
+            raise NotJSON(path, f"{value!r} is no JSON number")
+    elif kind is dict:
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str:
+                raise NotJSON(path, f"key {key!r} is {type(key).__name__}, not str")
+            if type(item) not in _SCALARS:
+                check(item, f"{path}.{key}" if path else key, depth + 1)
+    elif kind is list or kind is tuple:
+        for index, item in enumerate(value):  # type: ignore[arg-type]
+            if type(item) not in _SCALARS:
+                check(item, f"{path}[{index}]", depth + 1)
+    elif isinstance(value, Value):
+        for name in value.__struct_fields__:
+            item = getattr(value, name)
+            if type(item) not in _SCALARS:
+                check(item, f"{path}.{name}" if path else name, depth + 1)
+    elif kind is bytes and path.rpartition(".")[2] == "data":
+        return  # the bytes of a media part; msgspec writes base64
+    elif isinstance(value, str | int):
+        return  # enum members and the like encode as what they are
+    else:
+        raise NotJSON(path, f"{kind.__name__} is no JSON value")
+
+
+def scrub(value: T) -> T:
+    """A copy in which each lone surrogate is U+FFFD; NUL stays."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # type: ignore[return-value]
+    if isinstance(value, Value):
+        changes = {name: scrub(getattr(value, name)) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **changes)
+    if isinstance(value, Mapping):
+        return {scrub(key): scrub(item) for key, item in value.items()}  # type: ignore[return-value]
+    if isinstance(value, tuple):
+        return tuple(scrub(item) for item in value)  # type: ignore[return-value]
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [scrub(item) for item in value]  # type: ignore[return-value]
+    return value
+
+
+def json_copy(value: JSON, what: str) -> JSON:
+    """A deep copy of JSON that came from a user.
+
+    Raises:
+        InvalidSpec: if it is no JSON, naming `what` and the path.
+    """
+    try:
+        return msgspec.json.decode(encode(value))
+    except NotJSON as error:
+        raise InvalidSpec(f"{what} is not JSON: {error}") from error
+
+
+# The stored body of a fact
+
+
+class Body(Value):
+    """What is stored of a fact: its digest is the SHA-256 of these bytes (RC-5)."""
+
+    data: AnyFact
+    event_id: str
+    causation: str | None = None
+    source: str | None = None
+
+
+class _OpaqueBody(Value):
+    data: JSON
+    event_id: str
+    causation: str | None = None
+    source: str | None = None
+
+
+KINDS: Final = frozenset(fact.__struct_config__.tag for fact in get_args(AnyFact))
+"""The tags of all facts of this vocabulary."""
+
+_body_decoder: Final = msgspec.json.Decoder(Body)
+_opaque_decoder: Final = msgspec.json.Decoder(_OpaqueBody)
+
+
+def chain_start(run_id: str, spec_digest: str) -> str:
+    """The chain value before the first fact."""
+    return sha256(f"{run_id}\n{spec_digest}".encode()).hexdigest()
+
+
+def chain_next(previous: str, seq: int, at_ms: int, lane: Lane, fence: int, body_digest: str) -> str:
+    """The chain value after a fact (RC-6)."""
+    return sha256(f"{previous}\n{seq}\n{at_ms}\n{lane}\n{fence}\n{body_digest}".encode()).hexdigest()
+
+
+def seal(
+    *,
+    run_id: str,
+    seq: int,
+    at_ms: int,
+    lane: Lane,
+    fence: int,
+    fact: AnyFact,
+    event_id: str,
+    causation: str | None,
+    source: str | None,
+    previous: str,
+) -> Record:
+    """Makes the record of a judged fact: encoded and hashed once, here (JR-28).
+
+    Raises:
+        NotJSON: the fact holds something that has no canonical form.
+    """
+    body = encode(Body(fact, event_id, causation, source))
+    body_digest = sha256(body).hexdigest()
+    chain = chain_next(previous, seq, at_ms, lane, fence, body_digest)
+    return Record(
+        run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
+    )
+
+
+def draft_digest(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> str:
+    """The digest that a record of this draft would have."""
+    return digest(encode(Body(fact, event_id, causation, source)))
+
+
+def unseal(
+    run_id: str, seq: int, at_ms: int, lane: Lane, fence: int, body: bytes, chain: str, previous: str | None
+) -> Record:
+    """Reads a stored body back, checking it against the chain.
+
+    `previous` is the chain value before it, None where the reader does not know it (then only decoding is checked).
+    A kind of a newer vocabulary comes back as `Opaque`.
+
+    Raises:
+        JournalCorrupt: it is not what was stored.
+    """
+    body_digest = sha256(body).hexdigest()
+    if previous is not None and chain_next(previous, seq, at_ms, lane, fence, body_digest) != chain:
+        raise JournalCorrupt(run_id, seq, "digest or chain does not match")
+    try:
+        stored = _body_decoder.decode(body)
+        fact: AnyFact | Opaque = stored.data
+        event_id, causation, source = stored.event_id, stored.causation, stored.source
+    except msgspec.DecodeError as error:
+        try:
+            opaque = _opaque_decoder.decode(body)
+            if (kind := opaque.data["kind"]) in KINDS:  # ours, but with a field that is not (RC-8)
+                raise JournalCorrupt(run_id, seq, str(error)) from error
+            fact = Opaque(kind, opaque.data)
+        except (msgspec.DecodeError, TypeError, KeyError):
+            raise JournalCorrupt(run_id, seq, str(error)) from error
+        event_id, causation, source = opaque.event_id, opaque.causation, opaque.source
+    return Record(
+        run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
+    )
