@@ -270,13 +270,17 @@ class CallStarted(Fact, tag="call_started"):
 
 
 class CallObserved(Fact, tag="call_observed"):
-    """The raw end of a call, recorded where something still happens to it before it is the result (EF-7)."""
+    """The raw end of a call, recorded where something still happens to it before it is the result (EF-7).
+
+    `not_run`: a reconciliation proved that this attempt did not happen, so another may be made (EF-5).
+    """
 
     call_id: str
     attempt: int
     status: Literal["returned", "raised", "cancelled", "timed_out", "reconciled"]
     content: tuple[Part, ...] = ()
     is_error: bool = False
+    not_run: bool = False
 
 
 class CallFinished(Fact, tag="call_finished"):
