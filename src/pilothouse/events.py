@@ -108,6 +108,11 @@ LossCause: TypeAlias = Literal[
 class Fact(Value, tag_field="kind"):
     """Base of all facts."""
 
+    @property
+    def kind(self) -> str:
+        """Its name in the journal and on every wire."""
+        return str(self.__struct_config__.tag)
+
 
 class RunAccepted(Fact, tag="run_accepted"):
     """Seq 1: the run is registered and owned; nothing has been asked of the runtime yet."""

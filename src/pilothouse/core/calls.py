@@ -140,7 +140,7 @@ class Move(NamedTuple):
     rule: Callable[[CallState, Any], str]
 
 
-def _may_await(_call: CallState, fact: RequestOpened) -> str:
+def _may_await(call: CallState, fact: RequestOpened) -> str:
     if fact.request.kind not in ("approval", "external"):
         return f"a call that has not started asks for approval or an external result, not {fact.request.kind}"
     return ""
@@ -152,7 +152,7 @@ def _may_await_more(call: CallState, fact: RequestOpened) -> str:
     return ""
 
 
-def _asks(_call: CallState, fact: RequestOpened) -> str:
+def _asks(call: CallState, fact: RequestOpened) -> str:
     return "" if fact.request.kind == "input" else "it has started already"
 
 
@@ -165,7 +165,7 @@ def _answers(call: CallState, fact: RequestResolved) -> str:
     return ""
 
 
-def _always(_call: CallState, _fact: Fact) -> str:
+def _always(call: CallState, fact: Fact) -> str:
     return ""
 
 
@@ -320,13 +320,13 @@ def _opened(call: CallState, fact: RequestOpened, to: Phase) -> CallState:
     )
 
 
-def _resolved(call: CallState, fact: RequestResolved, _to: Phase) -> CallState:
+def _resolved(call: CallState, fact: RequestResolved, to: Phase) -> CallState:
     if fact.request_id != call.request_id:
         return call
     return replace(call, request_open=False, resolution=fact.resolution)
 
 
-def _closed(call: CallState, fact: RequestClosed, _to: Phase) -> CallState:
+def _closed(call: CallState, fact: RequestClosed, to: Phase) -> CallState:
     return replace(call, request_open=False) if fact.request_id == call.request_id else call
 
 

@@ -1,0 +1,376 @@
+"""Which fact is legal when.
+
+Rule 1: everything that decides whether a fact may be stored is here (and, for calls, in `calls.py`). Rule 2: this file
+knows nothing of who asks; it is given a state, a draft and a lane.
+
+`TABLE` says for each fact and phase where the fact leads: `=` stays, a phase's name moves (`?` behind it: only if a
+blocking request says so; `before`: to what it was before the loss), `R` is refused (an honest race: nothing is stored,
+the run goes on), `V` is a violation (the runtime broke the contract), `.` is never written there by the controller.
+The row of `run_ended` depends on the outcome: `ENDINGS`. What tables cannot hold is in `CONDITIONS`, one function a
+fact. `judge` looks and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ..commands import Answer, Cancel, Deny, FollowUp, Replace, Request, Steer
+from ..events import (
+    CallFinished,
+    CallObserved,
+    CallProposed,
+    CallStarted,
+    Cancelled,
+    CommandAnswered,
+    CommandReceived,
+    Completed,
+    ContinuityLost,
+    ContinuityRestored,
+    Failed,
+    HistoryCompacted,
+    Incomplete,
+    InputReturned,
+    Lane,
+    MessageAdded,
+    ModelAttemptEnded,
+    ModelRequested,
+    Noted,
+    OutputAdded,
+    PartialSaved,
+    RequestClosed,
+    RequestOpened,
+    RequestResolved,
+    RunAbandoned,
+    RunAccepted,
+    RunEnded,
+    RunStarted,
+    StartRefused,
+    StopRequested,
+    Truncated,
+    TurnEnded,
+    TurnStarted,
+    Unknown,
+    ViolationRecorded,
+)
+from ..records import Draft
+from . import calls as ledger
+from .run import HOST, RUNTIME, CommandState, Phase, RunState
+
+
+class Legal(NamedTuple):
+    """The fact may be stored."""
+
+
+class Refused(NamedTuple):
+    """An honest race or a bad form: nothing is stored, the run goes on."""
+
+    code: str
+    why: str = ""
+
+
+class Violation(NamedTuple):
+    """The runtime broke the contract."""
+
+    code: str
+    why: str
+
+
+Verdict: TypeAlias = Legal | Refused | Violation
+LEGAL: Final = Legal()
+
+_COLUMNS: Final = tuple(Phase)
+
+
+def _row(cells: str) -> dict[Phase, str]:
+    return dict(zip(_COLUMNS, cells.split(), strict=True))
+
+
+_WORK: Final = _row("V         =         =         R         R         R")
+_RESULT: Final = _row("V         =         =         =         R         R")
+_REMARK: Final = _row("=         =         =         =         R         R")
+
+TABLE: Final[dict[type, dict[Phase, str]]] = {
+    #                       accepted  running   waiting   stopping  unknown   terminal
+    RunAccepted: _row("      .         .         .         .         .         ."),
+    StartRefused: _row("     terminal  .         .         terminal  .         ."),
+    CommandReceived: _row("  =         =         =         =         .         ."),
+    StopRequested: _row("    stopping  stopping  stopping  .         .         ."),
+    CommandAnswered: _REMARK,
+    Noted: _REMARK,
+    InputReturned: _REMARK,
+    RunStarted: _row("       running   V         V         =         R         R"),
+    TurnStarted: _WORK,
+    ModelRequested: _WORK,
+    CallProposed: _WORK,
+    CallStarted: _WORK,
+    HistoryCompacted: _WORK,
+    RequestOpened: _row("    V         waiting?  =         R         R         R"),
+    RequestResolved: _row("  V         =         running?  =         R         R"),
+    RequestClosed: _row("    V         =         running?  =         R         R"),
+    MessageAdded: _RESULT,
+    OutputAdded: _RESULT,
+    ModelAttemptEnded: _RESULT,
+    TurnEnded: _RESULT,
+    CallObserved: _RESULT,
+    CallFinished: _RESULT,
+    PartialSaved: _row("     .         =         =         =         .         ."),
+    RunEnded: _row("         ?         ?         ?         ?         R         R"),  # by outcome: ENDINGS
+    ViolationRecorded: _REMARK,
+    ContinuityLost: _row("   unknown   unknown   unknown   unknown   .         ."),
+    ContinuityRestored: _row(".         .         .         .         before    ."),
+    RunAbandoned: _row("     .         .         .         .         terminal  ."),
+}
+
+ENDINGS: Final[dict[type, dict[Phase, str]]] = {
+    #                       accepted  running   waiting   stopping  unknown   terminal
+    Completed: _row("        V         terminal  V         terminal  R         R"),
+    Truncated: _row("        V         terminal  V         terminal  R         R"),
+    Incomplete: _row("       terminal  terminal  terminal  terminal  R         R"),
+    Failed: _row("           terminal  terminal  terminal  terminal  R         R"),
+    Cancelled: _row("        V         V         V         terminal  R         R"),
+    Unknown: _row("          V         V         V         V         V         R"),
+}
+
+LANES: Final[dict[type, tuple[Lane, ...]]] = {
+    RunAccepted: (HOST,),
+    StartRefused: (HOST,),
+    CommandReceived: (HOST,),
+    CommandAnswered: (HOST, RUNTIME),
+    StopRequested: (HOST,),
+    PartialSaved: (HOST,),
+    CallFinished: (HOST, RUNTIME),
+    RequestClosed: (HOST, RUNTIME),
+    InputReturned: (HOST, RUNTIME),
+    ViolationRecorded: (HOST,),
+    ContinuityLost: (HOST,),
+    ContinuityRestored: (HOST,),
+    RunAbandoned: (HOST,),
+    # The writer ends an in-process runtime's run after our stop on its behalf (RC-40).
+    RunEnded: (HOST, RUNTIME),
+}
+_RUNTIME_ONLY: Final[tuple[Lane, ...]] = (RUNTIME,)
+
+_REFUSALS: Final = {Phase.STOPPING: "stopping", Phase.UNKNOWN: "unknown", Phase.TERMINAL: "ended"}
+
+
+# Judging
+
+
+def judge(state: RunState, draft: Draft, lane: Lane) -> Verdict:
+    """Says whether a draft may be the next fact. Looks only; copies nothing."""
+    fact = draft.fact
+    kind = type(fact)
+    if lane not in LANES.get(kind, _RUNTIME_ONLY):
+        return Refused("wrong_lane", f"{fact.kind} is not written by the {lane}")
+    cell = TABLE[kind][state.phase]
+    if cell == "?":
+        cell = ENDINGS[type(fact.outcome)][state.phase]  # type: ignore[union-attr]
+    if cell == "V":
+        return Violation("illegal", f"{fact.kind} while {state.phase.value}")
+    if cell == "R":
+        return Refused(_REFUSALS[state.phase])
+    if cell == ".":
+        return Refused("illegal", f"{fact.kind} while {state.phase.value}")
+    condition = CONDITIONS.get(kind)
+    return LEGAL if condition is None else condition(state, fact, draft.causation) or LEGAL
+
+
+_Problem: TypeAlias = Refused | Violation | None
+
+
+def _cause(state: RunState, causation: str | None, *, effect: str) -> _Problem:
+    """A cause must be a received command that has had no effect and was not rejected (RC-22)."""
+    if causation is None:
+        return None
+    command = state.commands.get(causation)
+    if command is None:
+        return Violation("unknown_cause", f"{effect} names command {causation}, which was not received")
+    if command.state in ("rejected", "unsupported", "returned"):
+        return Violation("dead_cause", f"{effect} names command {causation}, which was {command.state}")
+    if command.applied_seq:
+        return Violation("second_effect", f"command {causation} already had its effect")
+    return None
+
+
+def _run_started(state: RunState, _fact: RunStarted, _cause_id: str | None) -> _Problem:
+    return Violation("illegal", "run_started twice") if state.started else None
+
+
+def _start_refused(state: RunState, _fact: StartRefused, _cause_id: str | None) -> _Problem:
+    return Refused("illegal", "start_refused after run_started") if state.started else None
+
+
+def _command_received(state: RunState, fact: CommandReceived, _cause_id: str | None) -> _Problem:
+    if state.phase is Phase.STOPPING and not isinstance(fact.command.body, Cancel):
+        return Refused("stopping")
+    return None
+
+
+def _command_answered(state: RunState, fact: CommandAnswered, causation: str | None) -> _Problem:
+    command = state.commands.get(fact.command_id)
+    if command is None or causation != fact.command_id:
+        return Violation("unknown_cause", f"answer to command {fact.command_id}, which was not received")
+    if command.answer:
+        return Violation("second_answer", f"command {fact.command_id} was answered already")
+    return None
+
+
+def _message_added(state: RunState, fact: MessageAdded, causation: str | None) -> _Problem:
+    if causation is None:
+        return _calls_new(state, fact)
+    command = state.commands.get(causation)
+    if command is not None and not isinstance(command.command.body, Steer | FollowUp | Replace):
+        return Violation("wrong_cause", f"message_added names a {_body(command)} command")
+    if state.phase is Phase.STOPPING:
+        return Refused("stopping")
+    return _cause(state, causation, effect="message_added")
+
+
+def _calls_new(state: RunState, fact: MessageAdded) -> _Problem:
+    for call in fact.message.tool_calls:
+        if call.call_id in state.calls:
+            return Violation("call_repeated", f"call {call.call_id} was proposed already")
+    return None
+
+
+def _body(command: CommandState) -> str:
+    return str(command.command.body.__struct_config__.tag)
+
+
+def _model_attempt_ended(state: RunState, fact: ModelAttemptEnded, _cause_id: str | None) -> _Problem:
+    open_ = state.attempt
+    if open_ is None or (open_.turn, open_.attempt) != (fact.turn, fact.attempt):
+        return Violation("no_attempt", f"attempt {fact.turn}.{fact.attempt} is not open")
+    return None
+
+
+def _model_requested(state: RunState, fact: ModelRequested, _cause_id: str | None) -> _Problem:
+    if state.attempt is not None:
+        return Violation(
+            "attempt_open", f"attempt {state.attempt.turn}.{state.attempt.attempt} has not ended"
+        )
+    if not state.turn_open or fact.turn != state.turn:
+        return Violation("no_turn", f"turn {fact.turn} is not open")
+    return None
+
+
+def _turn_started(state: RunState, fact: TurnStarted, _cause_id: str | None) -> _Problem:
+    if state.turn_open or fact.turn != state.turn + 1:
+        return Violation("turn_order", f"turn {fact.turn} after turn {state.turn}")
+    return None
+
+
+def _turn_ended(state: RunState, fact: TurnEnded, _cause_id: str | None) -> _Problem:
+    if not state.turn_open or fact.turn != state.turn:
+        return Violation("turn_order", f"turn {fact.turn} is not open")
+    return None
+
+
+def _call_proposed(state: RunState, fact: CallProposed, _cause_id: str | None) -> _Problem:
+    if fact.call_id in state.calls:
+        return Violation("call_repeated", f"call {fact.call_id} was proposed already")
+    return None
+
+
+def _call(
+    state: RunState, fact: CallStarted | CallObserved | CallFinished, _cause_id: str | None
+) -> _Problem:
+    call = state.calls.get(fact.call_id)
+    if call is None:
+        return Violation("unknown_call", f"call {fact.call_id} is not open")
+    why = ledger.judge(call, fact)
+    return Violation("ledger", why) if why else None
+
+
+def _call_of_request(state: RunState, call_id: str | None, fact: ledger.CallFact) -> _Problem:
+    if call_id is None:
+        return None
+    call = state.calls.get(call_id)
+    if call is None:
+        return (
+            None
+            if isinstance(fact, RequestClosed)
+            else Violation("unknown_call", f"call {call_id} is not open")
+        )
+    why = ledger.judge(call, fact)
+    return Violation("ledger", why) if why else None
+
+
+def _request_opened(state: RunState, fact: RequestOpened, _cause_id: str | None) -> _Problem:
+    request = fact.request
+    if request.id in state.requests:
+        return Violation("request_repeated", f"request {request.id} is open already")
+    return _call_of_request(state, request.call_id, fact)
+
+
+def _request_resolved(state: RunState, fact: RequestResolved, causation: str | None) -> _Problem:
+    request = state.requests.get(fact.request_id)
+    if request is None:
+        return Violation("request_not_pending", f"request {fact.request_id} is not open")
+    if not answers(request, fact.resolution):
+        return Violation("answer_mismatch", f"{request.kind} request {request.id} resolved by another kind")
+    command = state.commands.get(causation or "")
+    if command is None or not isinstance(command.command.body, Answer):
+        return Violation("unknown_cause", f"request {request.id} resolved without an answer")
+    if command.command.body.request_id != request.id:
+        return Violation("wrong_cause", f"the answer {causation} is for another request")
+    return _call_of_request(state, request.call_id, fact) or _cause(
+        state, causation, effect="request_resolved"
+    )
+
+
+def answers(request: Request, resolution: object) -> bool:
+    """Whether this kind of resolution fits the request; a denial always does."""
+    if isinstance(resolution, Deny):
+        return True
+    kind = resolution.__struct_config__.tag  # type: ignore[attr-defined]
+    return bool(kind == {"input": "input", "approval": "allow", "external": "external"}[request.kind])
+
+
+def _request_closed(state: RunState, fact: RequestClosed, _cause_id: str | None) -> _Problem:
+    if fact.request_id not in state.requests:
+        return Violation("request_not_pending", f"request {fact.request_id} is not open")
+    return _call_of_request(state, state.requests[fact.request_id].call_id, fact)
+
+
+def _input_returned(state: RunState, fact: InputReturned, _cause_id: str | None) -> _Problem:
+    if fact.command_id not in state.queued:
+        return Violation("not_queued", f"input {fact.command_id} is not queued")
+    return None
+
+
+def _run_ended(state: RunState, fact: RunEnded, _cause_id: str | None) -> _Problem:
+    if isinstance(fact.outcome, Completed | Truncated):
+        if state.requests:
+            return Violation("requests_open", f"completed with open requests: {', '.join(state.requests)}")
+        if still := [call.call_id for call in state.calls.values() if call.mediated]:
+            return Violation("calls_open", f"completed with open calls: {', '.join(still)}")
+    return None
+
+
+def _continuity_restored(state: RunState, fact: ContinuityRestored, _cause_id: str | None) -> _Problem:
+    return None if fact.loss_seq == state.loss_seq else Refused("illegal", "another loss is recorded")
+
+
+CONDITIONS: Final[dict[type, Callable[[RunState, Any, str | None], _Problem]]] = {
+    RunStarted: _run_started,
+    StartRefused: _start_refused,
+    CommandReceived: _command_received,
+    CommandAnswered: _command_answered,
+    MessageAdded: _message_added,
+    ModelRequested: _model_requested,
+    ModelAttemptEnded: _model_attempt_ended,
+    TurnStarted: _turn_started,
+    TurnEnded: _turn_ended,
+    CallProposed: _call_proposed,
+    CallStarted: _call,
+    CallObserved: _call,
+    CallFinished: _call,
+    RequestOpened: _request_opened,
+    RequestResolved: _request_resolved,
+    RequestClosed: _request_closed,
+    InputReturned: _input_returned,
+    RunEnded: _run_ended,
+    ContinuityRestored: _continuity_restored,
+}

@@ -1,0 +1,457 @@
+"""What the facts of a run add up to: its state, folded one record at a time.
+
+A run's phase follows from flags, by precedence: ended > lost > stopping > waiting (a blocking request is open) >
+running (started) > accepted. Whether a fact may be stored at all is `rules.py`; what must stand in front of it is
+`settling.py`. This file only folds what was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from msgspec.structs import replace
+
+from ..commands import Ack, AckState, Answer, Command, FollowUp, Replace, Request, Steer, Withdraw
+from ..errors import RunConflict, SeqConflict
+from ..events import (
+    CallFinished,
+    CallObserved,
+    CallProposed,
+    CallStarted,
+    Cancelled,
+    CommandAnswered,
+    CommandReceived,
+    ContinuityLost,
+    ContinuityRestored,
+    Delivery,
+    Failed,
+    InputReturned,
+    Lane,
+    MessageAdded,
+    ModelAttemptEnded,
+    ModelRequested,
+    Outcome,
+    OutputAdded,
+    PartialSaved,
+    RequestClosed,
+    RequestOpened,
+    RequestResolved,
+    RunAbandoned,
+    RunAccepted,
+    RunEnded,
+    RunStarted,
+    StartRefused,
+    StopRequested,
+    TurnEnded,
+    TurnStarted,
+    Unknown,
+    ViolationRecorded,
+)
+from ..messages import Usage, Value
+from ..records import Record, RunStatus, RunSummary
+from . import calls as ledger
+from .calls import CallState
+
+HOST: Final[Lane] = "host"
+RUNTIME: Final[Lane] = "runtime"
+
+
+class Phase(StrEnum):
+    """The six states of a run."""
+
+    ACCEPTED = "accepted"  # registered; the runtime has not begun
+    RUNNING = "running"  # the runtime works
+    WAITING = "waiting"  # running, with at least one blocking request open
+    STOPPING = "stopping"  # a stop is durable: nothing new may start
+    UNKNOWN = "unknown"  # continuity was lost: nobody knows what happened since
+    TERMINAL = "terminal"  # it has its one end
+
+
+class CommandState(Value):
+    """What the facts say of one command; the seqs are 0 where there is none yet."""
+
+    command: Command
+    digest: str
+    received_seq: int
+    answer: Literal["", "accepted", "rejected", "unsupported"] = ""
+    code: str = ""
+    message: str = ""
+    answered_seq: int = 0
+    applied_seq: int = 0
+    returned: bool = False
+
+    @property
+    def state(self) -> AckState:
+        """The ack's state (RC-37)."""
+        if self.answer in ("rejected", "unsupported"):
+            return self.answer
+        if self.returned:
+            return "returned"
+        if self.applied_seq:
+            return "applied"
+        return "accepted" if self.answer else "received"
+
+    def ack(self, run_id: str, *, duplicate: bool = False) -> Ack:
+        """The ack as the facts have it now."""
+        return Ack(
+            self.command.id,
+            run_id,
+            self.state,
+            duplicate,
+            self.received_seq,
+            self.answered_seq,
+            self.applied_seq,
+            self.code,
+            self.message,
+        )
+
+
+class RunState:
+    """The fold of a run's facts. Bounded: open things only, no transcript (RC-72). Written by `apply` alone."""
+
+    def __init__(self, run_id: str, chain: str = "") -> None:
+        self.run_id = run_id
+        self.thread_id = ""
+        self.seq = 0
+        self.chain = chain
+        self.first_chain = ""
+        self.phase = Phase.ACCEPTED
+        self.started = False
+        self.stop: StopRequested | None = None
+        self.loss: ContinuityLost | None = None
+        self.loss_seq = 0
+        self.violated = False
+        self.outcome: Outcome | None = None
+        self.delivery: Delivery | None = None
+        self.turn = 0
+        self.turn_open = False
+        self.attempt: ModelRequested | None = None
+        self.last_message_id: str | None = None
+        self.output_ids: set[str] = set()
+        self.usage: Usage | None = None
+        self.calls: dict[str, CallState] = {}  # open ones, in order of proposal
+        self.requests: dict[str, Request] = {}
+        self.commands: dict[str, CommandState] = {}
+        self.queued: dict[str, Command] = {}
+        self.saved: dict[
+            str, dict[tuple[str, int], int]
+        ] = {}  # unfinished message -> (part, index) -> characters
+        self.takeovers = 0  # restores since the last runtime fact (RC-53)
+        self.updated_at_ms = 0
+
+    @property
+    def state(self) -> Phase:
+        """The state's name, as contracts.RunFold calls it."""
+        return self.phase
+
+    @property
+    def status(self) -> RunStatus:
+        """The state, or once ended the outcome's word (RC-86)."""
+        return status_of(self.phase, self.outcome)
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is in flight: a run that only waits for answers can lose nothing (RC-50)."""
+        if self.phase is not Phase.WAITING or self.attempt is not None:
+            return False
+        asked = {request.call_id for request in self.requests.values()}
+        return all(
+            call.call_id in asked for call in self.calls.values() if call.state in ("started", "observed")
+        )
+
+    def fork(self) -> RunState:
+        """An independent copy, for looking ahead of the journal; what it holds is small and open."""
+        twin = copy(self)
+        twin.output_ids = set(self.output_ids)
+        twin.calls = dict(self.calls)
+        twin.requests = dict(self.requests)
+        twin.commands = dict(self.commands)
+        twin.queued = dict(self.queued)
+        twin.saved = {message_id: dict(parts) for message_id, parts in self.saved.items()}
+        return twin
+
+    def blocking(self) -> bool:
+        """Whether a blocking request is open."""
+        return any(request.blocking for request in self.requests.values())
+
+    def settle_phase(self) -> None:
+        """Recomputes the phase from the flags, by precedence."""
+        if self.outcome is not None:
+            self.phase = Phase.TERMINAL
+        elif self.loss is not None:
+            self.phase = Phase.UNKNOWN
+        elif self.stop is not None:
+            self.phase = Phase.STOPPING
+        elif self.requests and self.blocking():
+            self.phase = Phase.WAITING
+        else:
+            self.phase = Phase.RUNNING if self.started else Phase.ACCEPTED
+
+    def summary(self) -> RunSummary:
+        """What a store keeps beside the facts."""
+        return RunSummary(
+            self.phase.value,
+            self.status,
+            self.resting,
+            self.loss is not None,
+            self.takeovers,
+            self.updated_at_ms,
+        )
+
+
+def status_of(phase: Phase, outcome: Outcome | None) -> RunStatus:
+    """The word of a run for lists and views."""
+    if outcome is None:
+        return phase.value  # type: ignore[return-value]
+    return outcome.__struct_config__.tag  # type: ignore[return-value]
+
+
+# Folding
+
+
+def apply(state: RunState, record: Record) -> None:
+    """Folds one stored record in.
+
+    Raises:
+        RunConflict: the record is of another run.
+        SeqConflict: its number is not the next one.
+    """
+    if record.run_id != state.run_id:
+        raise RunConflict(record.run_id)
+    if record.seq != state.seq + 1:
+        raise SeqConflict(state.run_id, state.seq + 1, record.seq)
+    state.seq = record.seq
+    state.chain = record.chain
+    state.updated_at_ms = record.at_ms
+    if record.seq == 1:
+        state.first_chain = record.chain
+    if record.lane == RUNTIME:
+        state.takeovers = 0
+    folder = _FOLD.get(type(record.fact))
+    if folder is not None:
+        folder(state, record.fact, record)
+
+
+def fold(records: Iterable[Record], run_id: str, chain: str = "") -> RunState:
+    """Folds a whole run from its first fact on."""
+    state = RunState(run_id, chain)
+    for record in records:
+        apply(state, record)
+    return state
+
+
+def _fold_accepted(state: RunState, fact: RunAccepted, _record: Record) -> None:
+    state.thread_id = fact.thread_id
+
+
+def _fold_started(state: RunState, _fact: RunStarted, _record: Record) -> None:
+    state.started = True
+    state.settle_phase()
+
+
+def _fold_refused(state: RunState, fact: StartRefused, _record: Record) -> None:
+    # RC-28: a refusal after a stop is the stop.
+    if state.stop is not None:
+        state.outcome = Cancelled(state.stop.reason, state.stop.source)
+    else:
+        state.outcome = Failed("start_refused", fact.code, fact.message, fact.retryable)
+    state.settle_phase()
+
+
+def _fold_received(state: RunState, fact: CommandReceived, record: Record) -> None:
+    state.commands[fact.command.id] = CommandState(fact.command, fact.digest, record.seq)
+
+
+def _fold_answered(state: RunState, fact: CommandAnswered, record: Record) -> None:
+    command = state.commands[fact.command_id]
+    applied = record.seq if fact.answer == "accepted" and isinstance(command.command.body, Withdraw) else 0
+    state.commands[fact.command_id] = replace(
+        command,
+        answer=fact.answer,
+        code=fact.code,
+        message=fact.message,
+        answered_seq=record.seq,
+        applied_seq=applied,
+    )
+    if fact.answer != "accepted":
+        return
+    match command.command.body:
+        case Steer() | FollowUp():
+            state.queued[fact.command_id] = command.command
+        case Replace(command_id=old):
+            _put_in_place(state, old, command.command)
+        case _:
+            pass
+
+
+def _put_in_place(state: RunState, old: str, new: Command) -> None:
+    """The new input takes the place of the old one (RC-43); the old one is returned by its own fact."""
+    state.queued = {
+        (new.id if command_id == old else command_id): (new if command_id == old else command)
+        for command_id, command in state.queued.items()
+    }
+    state.queued.setdefault(new.id, new)
+    _returned(state, old)
+
+
+def _fold_stop(state: RunState, fact: StopRequested, record: Record) -> None:
+    state.stop = fact
+    if record.causation is not None:
+        _applied(state, record.causation, record.seq)
+    state.settle_phase()
+
+
+def _fold_turn_started(state: RunState, fact: TurnStarted, _record: Record) -> None:
+    state.turn, state.turn_open = fact.turn, True
+
+
+def _fold_turn_ended(state: RunState, _fact: TurnEnded, _record: Record) -> None:
+    state.turn_open = False
+
+
+def _fold_requested(state: RunState, fact: ModelRequested, _record: Record) -> None:
+    state.attempt = fact
+
+
+def _fold_attempt_ended(state: RunState, fact: ModelAttemptEnded, _record: Record) -> None:
+    if fact.usage is not None:
+        state.usage = fact.usage if state.usage is None else state.usage + fact.usage
+    state.attempt = None
+
+
+def _fold_message(state: RunState, fact: MessageAdded, record: Record) -> None:
+    message = fact.message
+    state.last_message_id = message.id
+    state.saved.pop(message.id, None)
+    if message.role == "assistant":
+        for call in ledger.proposals(message, turn=fact.turn):
+            state.calls[call.call_id] = call
+    if record.causation is not None:
+        _applied(state, record.causation, record.seq)
+        state.queued.pop(record.causation, None)
+
+
+def _applied(state: RunState, command_id: str, seq: int) -> None:
+    if (command := state.commands.get(command_id)) is not None:
+        state.commands[command_id] = replace(command, applied_seq=seq)
+
+
+def _returned(state: RunState, command_id: str) -> None:
+    if (command := state.commands.get(command_id)) is not None:
+        state.commands[command_id] = replace(command, returned=True)
+
+
+def _fold_partial(state: RunState, fact: PartialSaved, _record: Record) -> None:
+    parts = state.saved.setdefault(fact.message_id, {})
+    parts[fact.part, fact.index] = fact.offset + len(fact.text)
+
+
+def _fold_output(state: RunState, fact: OutputAdded, _record: Record) -> None:
+    state.output_ids.add(fact.output_id)
+
+
+def _fold_proposed(state: RunState, fact: CallProposed, _record: Record) -> None:
+    state.calls[fact.call_id] = ledger.propose(fact, turn=state.turn)
+
+
+def _fold_call(state: RunState, fact: CallStarted | CallObserved, _record: Record) -> None:
+    state.calls[fact.call_id] = ledger.apply(state.calls[fact.call_id], fact)
+
+
+def _fold_finished(state: RunState, fact: CallFinished, _record: Record) -> None:
+    del state.calls[fact.call_id]
+
+
+def _fold_call_of_request(state: RunState, call_id: str | None, fact: ledger.CallFact) -> None:
+    if call_id is not None and (call := state.calls.get(call_id)) is not None:
+        state.calls[call_id] = ledger.apply(call, fact)
+
+
+def _fold_opened(state: RunState, fact: RequestOpened, _record: Record) -> None:
+    request = fact.request
+    state.requests[request.id] = request
+    _fold_call_of_request(state, request.call_id, fact)
+    state.settle_phase()
+
+
+def _fold_resolved(state: RunState, fact: RequestResolved, record: Record) -> None:
+    request = state.requests.pop(fact.request_id)
+    _fold_call_of_request(state, request.call_id, fact)
+    if record.causation is not None:
+        _applied(state, record.causation, record.seq)
+    state.settle_phase()
+
+
+def _fold_closed(state: RunState, fact: RequestClosed, _record: Record) -> None:
+    request = state.requests.pop(fact.request_id)
+    _fold_call_of_request(state, request.call_id, fact)
+    for command in list(state.commands.values()):
+        body = command.command.body
+        if isinstance(body, Answer) and body.request_id == fact.request_id and not command.applied_seq:
+            _returned(state, command.command.id)
+    state.settle_phase()
+
+
+def _fold_returned(state: RunState, fact: InputReturned, _record: Record) -> None:
+    state.queued.pop(fact.command_id, None)
+    _returned(state, fact.command_id)
+
+
+def _fold_violation(state: RunState, _fact: ViolationRecorded, _record: Record) -> None:
+    state.violated = True
+
+
+def _fold_lost(state: RunState, fact: ContinuityLost, record: Record) -> None:
+    state.loss, state.loss_seq = fact, record.seq
+    state.settle_phase()
+
+
+def _fold_restored(state: RunState, _fact: ContinuityRestored, _record: Record) -> None:
+    state.loss, state.violated = None, False
+    state.takeovers += 1
+    state.settle_phase()
+
+
+def _fold_abandoned(state: RunState, fact: RunAbandoned, _record: Record) -> None:
+    cause = state.loss.cause if state.loss is not None else "owner_lost"
+    state.outcome = Unknown(cause, fact.reason, settled=True, by=fact.by)
+    state.settle_phase()
+
+
+def _fold_ended(state: RunState, fact: RunEnded, _record: Record) -> None:
+    state.outcome, state.delivery = fact.outcome, fact.delivery
+    state.attempt = None
+    state.settle_phase()
+
+
+_FOLD: Final[dict[type, Callable[[RunState, Any, Record], None]]] = {
+    RunAccepted: _fold_accepted,
+    RunStarted: _fold_started,
+    StartRefused: _fold_refused,
+    CommandReceived: _fold_received,
+    CommandAnswered: _fold_answered,
+    StopRequested: _fold_stop,
+    TurnStarted: _fold_turn_started,
+    TurnEnded: _fold_turn_ended,
+    ModelRequested: _fold_requested,
+    ModelAttemptEnded: _fold_attempt_ended,
+    MessageAdded: _fold_message,
+    PartialSaved: _fold_partial,
+    OutputAdded: _fold_output,
+    CallProposed: _fold_proposed,
+    CallStarted: _fold_call,
+    CallObserved: _fold_call,
+    CallFinished: _fold_finished,
+    RequestOpened: _fold_opened,
+    RequestResolved: _fold_resolved,
+    RequestClosed: _fold_closed,
+    InputReturned: _fold_returned,
+    ViolationRecorded: _fold_violation,
+    ContinuityLost: _fold_lost,
+    ContinuityRestored: _fold_restored,
+    RunAbandoned: _fold_abandoned,
+    RunEnded: _fold_ended,
+}
