@@ -172,10 +172,19 @@ def seal(
 ) -> Record:
     """Makes the record of a judged fact: encoded and hashed once, here (JR-28).
 
+    Its `fact` is what its body says, so where text held a lone surrogate it is a scrubbed copy (RC-4).
+
     Raises:
         NotJSON: the fact holds something that has no canonical form.
     """
-    body = encode(Body(fact, event_id, causation, source))
+    stored = Body(fact, event_id, causation, source)
+    check(stored)
+    try:
+        body = _encoder.encode(stored)
+    except UnicodeEncodeError:
+        stored = scrub(stored)
+        fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
+        body = _encoder.encode(stored)
     body_digest = sha256(body).hexdigest()
     chain = chain_next(previous, seq, at_ms, lane, fence, body_digest)
     return Record(

@@ -1,0 +1,27 @@
+"""What tests of Pilothouse, and of what people build on it, are made of. Loaded name by name, at first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .clock import StepClock as StepClock
+    from .journals import DurableJournalConformance as DurableJournalConformance
+    from .journals import JournalConformance as JournalConformance
+    from .sample_runs import SampleRun as SampleRun
+
+_HOMES = {
+    "DurableJournalConformance": "journals",
+    "JournalConformance": "journals",
+    "SampleRun": "sample_runs",
+    "StepClock": "clock",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a list of str, made from the table
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{home}", __name__), name)

@@ -1,0 +1,1 @@
+"""The journal contract, check by check, grouped as its page groups it; `testing.journals` puts them together."""

@@ -1,0 +1,185 @@
+"""Runs for tests of stores: a registration and as many sealed facts as wanted, without a controller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, final
+
+from ..contracts import Journal
+from ..core.canonical import chain_start, digest_of, seal
+from ..events import AnyFact, Completed, Lane, MessageAdded, Noted, RunAccepted, RunEnded
+from ..messages import JSON, UNSET, Message, Text, Unset
+from ..records import (
+    Appended,
+    ClaimRequest,
+    Created,
+    Head,
+    Origin,
+    Owner,
+    Parent,
+    Record,
+    Registration,
+    RunSpec,
+    RunStateName,
+    RunStatus,
+    RunSummary,
+)
+from .clock import START_MS
+
+LEASE_MS: Final = 30_000
+
+
+def claim_by(
+    owner: Owner | str = "owner-1", *, now_ms: int = START_MS, ttl_ms: int = LEASE_MS
+) -> ClaimRequest:
+    """A claim by an owner of whom no store can prove anything."""
+    return ClaimRequest(owner if isinstance(owner, Owner) else Owner(owner), ttl_ms, now_ms)
+
+
+@final
+class SampleRun:
+    """A run as its writer has it: it knows its head and seals what comes next.
+
+    `store` and `add` write to a journal and follow the head; `seal` only makes records.
+    """
+
+    def __init__(
+        self,
+        run_id: str = "run-1",
+        *,
+        thread_id: str = "thread-1",
+        tenant: str = "",
+        text: str = "hello",
+        binding: str = "default",
+        parent: Parent | None = None,
+        origin: Origin | None = None,
+        options: dict[str, JSON] | None = None,
+        created_at_ms: int = START_MS,
+    ) -> None:
+        spec = RunSpec(
+            run_id,
+            thread_id,
+            (Message(f"{run_id}-input", "user", (Text(text),)),),
+            tenant=tenant,
+            parent=parent,
+            origin=origin,
+            options=options or {},
+        )
+        spec_digest = digest_of(spec)
+        self.registration = Registration(
+            spec, spec_digest, binding, "descriptor", digest_of([spec_digest, binding]), created_at_ms
+        )
+        self.run_id = run_id
+        self.head = Head(0, chain_start(run_id, spec_digest))
+        self.fence = 1
+        self.count = 0
+        self._spec = spec
+
+    def accepted(self) -> list[Record]:
+        """The fact that comes with the registration."""
+        spec, registration = self._spec, self.registration
+        fact = RunAccepted(spec.thread_id, registration.spec_digest, registration.binding, "descriptor")
+        return self.seal(fact, event_ids=["accepted"], lane="host")
+
+    def seal(
+        self,
+        *facts: AnyFact,
+        event_ids: Sequence[str] | None = None,
+        lane: Lane = "runtime",
+        head: Head | None = None,
+    ) -> list[Record]:
+        """Records that would follow on `head` (default: the run's)."""
+        seq, chain = (head.seq, head.chain) if head is not None else (self.head.seq, self.head.chain)
+        records = []
+        for index, fact in enumerate(facts):
+            self.count += 1
+            record = seal(
+                run_id=self.run_id,
+                seq=(seq := seq + 1),
+                at_ms=START_MS + self.count,
+                lane=lane,
+                fence=self.fence,
+                fact=fact,
+                event_id=event_ids[index] if event_ids else f"event-{self.count}",
+                causation=None,
+                source=None,
+                previous=chain,
+            )
+            chain = record.chain
+            records.append(record)
+        return records
+
+    def notes(self, count: int = 1, *, size: int = 10) -> list[Record]:
+        """Some facts of some size."""
+        return self.seal(*[Noted("test/note", "x" * size) for _ in range(count)])
+
+    def messages(self, *texts: str) -> list[Record]:
+        """One assistant message a text."""
+        facts = [
+            MessageAdded(Message(f"{self.run_id}-m{self.count + n}", "assistant", (Text(text),)), 1)
+            for n, text in enumerate(texts)
+        ]
+        return self.seal(*facts)
+
+    def summary(
+        self, state: RunStateName = "running", status: RunStatus | None = None, *, resting: bool = False
+    ) -> RunSummary:
+        """What the store keeps of the fold."""
+        word = status or ("completed" if state == "terminal" else state)
+        return RunSummary(state, word, resting, state == "unknown", 0, START_MS + self.count)
+
+    async def store(
+        self,
+        journal: Journal,
+        *,
+        claim: ClaimRequest | None = None,
+        expect_head: str | Unset | None = UNSET,
+        records: Sequence[Record] | None = None,
+        summary: RunSummary | None = None,
+    ) -> Created:
+        """Creates the run there; the head follows if it was new."""
+        first = self.accepted() if records is None else records
+        created = await journal.create(
+            self.registration,
+            first,
+            summary=summary or self.summary("accepted"),
+            claim=claim or claim_by(),
+            expect_head=expect_head,
+        )
+        self.head, self.fence = created.head.head, created.head.fence
+        return created
+
+    async def append(
+        self,
+        journal: Journal,
+        records: Sequence[Record],
+        *,
+        expected: Head | None = None,
+        fence: int | None = None,
+        summary: RunSummary | None = None,
+    ) -> Appended:
+        """Appends there as a writer would; the head follows."""
+        appended = await journal.append(
+            self.run_id,
+            records,
+            expected=expected or self.head,
+            fence=self.fence if fence is None else fence,
+            summary=summary or self.summary(),
+        )
+        self.head = appended.head
+        return appended
+
+    async def add(self, journal: Journal, count: int = 1, *, size: int = 10) -> list[Record]:
+        """Appends some facts."""
+        records = self.notes(count, size=size)
+        await self.append(journal, records)
+        return records
+
+    async def end(self, journal: Journal) -> Record:
+        """Appends the end, completed."""
+        (record,) = self.seal(RunEnded(Completed()), event_ids=["end"])
+        await self.append(journal, [record], summary=self.summary("terminal"))
+        return record
+
+
+__all__ = ["LEASE_MS", "SampleRun", "claim_by"]
