@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import isfinite
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from ..errors import InvalidSpec, JournalCorrupt
+from ..errors import JournalCorrupt
 from ..events import AnyFact, Lane, Opaque
 from ..messages import JSON, Value
 from ..records import Record
@@ -40,11 +40,7 @@ def encode(value: object) -> bytes:
     Raises:
         NotJSON: for NaN, infinities, other types, keys that are not text, and depth over 100 (RC-3).
     """
-    check(value)
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        return _encoder.encode(scrub(value))
+    return normal(value)[1]
 
 
 def digest(data: bytes) -> str:
@@ -81,7 +77,7 @@ def check(value: object, path: str = "", depth: int = 0) -> None:
             if type(item) not in _SCALARS:
                 check(item, f"{path}[{index}]", depth + 1)
     elif isinstance(value, Value):
-        for name in value.__struct_fields__:
+        for name in _open_fields(kind):
             item = getattr(value, name)
             if type(item) not in _SCALARS:
                 check(item, f"{path}.{name}" if path else name, depth + 1)
@@ -91,6 +87,43 @@ def check(value: object, path: str = "", depth: int = 0) -> None:
         return  # enum members and the like encode as what they are
     else:
         raise NotJSON(path, f"{kind.__name__} is no JSON value")
+
+
+_OPEN: Final[dict[type, tuple[str, ...]]] = {}
+"""Fields of each vocabulary class that can hold what JSON cannot: the others need no look, fact after fact."""
+
+
+def _open_fields(kind: type) -> tuple[str, ...]:
+    found = _OPEN.get(kind)
+    if found is None:
+        _OPEN[kind] = ()  # a class that contains itself adds nothing new
+        hints = get_type_hints(kind)
+        fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
+        found = _OPEN[kind] = tuple(name for name in fields if _is_open(hints[name]))
+    return found
+
+
+def _is_open(hint: object) -> bool:
+    if inner := get_args(hint):
+        origin = get_origin(hint)
+        return origin in (dict, Mapping) or (origin is not Literal and any(map(_is_open, inner)))
+    if isinstance(hint, type):
+        return bool(_open_fields(hint)) if issubclass(hint, Value) else hint in (float, bytes, dict, Mapping)
+    return hint is Any or isinstance(hint, TypeVar)
+
+
+def normal(value: T) -> tuple[T, bytes]:
+    """A value in its stored form with its canonical bytes: the same object unless it holds lone surrogates.
+
+    Raises:
+        NotJSON: it has no canonical form.
+    """
+    check(value)
+    try:
+        return value, _encoder.encode(value)
+    except UnicodeEncodeError:
+        value = scrub(value)
+        return value, _encoder.encode(value)
 
 
 def scrub(value: T) -> T:
@@ -107,18 +140,6 @@ def scrub(value: T) -> T:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [scrub(item) for item in value]  # type: ignore[return-value]
     return value
-
-
-def json_copy(value: JSON, what: str) -> JSON:
-    """A deep copy of JSON that came from a user.
-
-    Raises:
-        InvalidSpec: if it is no JSON, naming `what` and the path.
-    """
-    try:
-        return msgspec.json.decode(encode(value))
-    except NotJSON as error:
-        raise InvalidSpec(f"{what} is not JSON: {error}") from error
 
 
 # The stored body of a fact

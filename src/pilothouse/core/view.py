@@ -1,0 +1,105 @@
+"""The bounded view of a run: what hosts and interfaces are shown of its state (RC-30)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from ..commands import CommandKind
+from ..records import CallView, Descriptor, Ownership, Registration, RunView, UnknownInfo
+from .canonical import digest_of
+from .run import Phase, RunState
+
+TEXT_LIMIT: Final = 512
+
+_INPUTS: Final[tuple[CommandKind, ...]] = ("steer", "follow_up", "withdraw", "replace")
+
+
+def view(
+    state: RunState,
+    registration: Registration,
+    *,
+    fence: int,
+    ownership: Ownership,
+    descriptor: Descriptor | None,
+) -> RunView:
+    """Projects a state. `descriptor` is None where the run cannot be controlled here; then nothing can be asked.
+
+    An orphan is shown as unknown without a write, unless it is at rest (RC-50).
+    """
+    spec = registration.spec
+    lost = ownership == "orphaned" and not state.resting and state.phase is not Phase.TERMINAL
+    phase = Phase.UNKNOWN if lost else state.phase
+    found = RunView(
+        spec.run_id,
+        state.thread_id or spec.thread_id,
+        phase.value,
+        "unknown" if lost and state.outcome is None else state.status,
+        ownership,
+        state.seq,
+        state.chain,
+        state.first_chain[:8],
+        fence,
+        registration.binding,
+        registration.descriptor_digest,
+        tenant=spec.tenant,
+        parent=spec.parent,
+        turn=state.turn,
+        requests=tuple(
+            replace(request, prompt=request.prompt[:TEXT_LIMIT])
+            for _, request in sorted(state.requests.items())
+        ),
+        queued=tuple(state.queued),
+        calls=tuple(
+            CallView(call.call_id, call.tool, call.state, call.attempt)  # type: ignore[arg-type]
+            for _, call in sorted(state.calls.items())
+        ),
+        outcome=state.outcome,
+        delivery=state.delivery,
+        usage=state.usage,
+        unknown=_unknown(state, descriptor, lost=lost),
+        can=_can(phase, state, descriptor),
+        created_at_ms=registration.created_at_ms,
+        updated_at_ms=state.updated_at_ms,
+    )
+    return replace(found, digest=_digest(found))
+
+
+def _digest(found: RunView) -> str:
+    """Covers what is folded from facts only: who owns the run and what can be asked are left out."""
+    return digest_of(
+        replace(found, ownership="none", fence=0, can=(), unknown=None, state="accepted", status="accepted")
+    )
+
+
+def _unknown(state: RunState, descriptor: Descriptor | None, *, lost: bool) -> UnknownInfo | None:
+    if state.loss is None and not lost:
+        return None
+    level = None if descriptor is None else descriptor.recovery
+    ways: list[str] = []
+    if level in ("journal", "replay"):
+        ways.append("recover")
+    if level == "query":
+        ways.append("check_status")
+    ways.append("abandon")
+    if state.phase is Phase.TERMINAL:
+        ways = []
+    cause, reason = ("owner_lost", "the process that drove it is gone")
+    if state.loss is not None:
+        cause, reason = state.loss.cause, state.loss.reason
+    return UnknownInfo(cause, reason[:TEXT_LIMIT], state.loss_seq, tuple(ways))  # type: ignore[arg-type]
+
+
+def _can(phase: Phase, state: RunState, descriptor: Descriptor | None) -> tuple[CommandKind, ...]:
+    if descriptor is None or phase in (Phase.UNKNOWN, Phase.TERMINAL):
+        return ()
+    declared = set(descriptor.commands)
+    if phase is Phase.STOPPING:
+        return ("cancel",) if "cancel" in declared else ()
+    found: list[CommandKind] = [kind for kind in _INPUTS if kind in declared]
+    if state.requests and "answer" in declared:
+        found.append("answer")
+    if "cancel" in declared and descriptor.cancel != "none":
+        found.append("cancel")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Durable runs: one writer a run, live followers, commands, ownership, recovery."""

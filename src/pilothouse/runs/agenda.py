@@ -1,0 +1,91 @@
+"""What is due by time, for all runs of a controller, done by one task (RC-10).
+
+Partial text, stages of a stop, expiry, leases, eviction: each is an entry here, none has a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+from ..contracts import Clock
+
+logger = logging.getLogger("pilothouse.runs")
+
+Action = Callable[[], Coroutine[object, object, object] | None]
+
+
+class Agenda:
+    """A heap of due actions and the one task that sleeps until the next.
+
+    An action is quick and synchronous, or returns a coroutine, which runs as a task that the agenda holds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Action]] = []
+        self._numbers = count()
+        self._task: asyncio.Task[None] | None = None
+        self._wake_at = inf
+        self._jobs: set[asyncio.Task[object]] = set()
+        self._closed = False
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Does `action` in so many seconds, unless the agenda is closed by then."""
+        if self._closed or seconds == inf:
+            return
+        due = self._clock.monotonic() + seconds
+        heappush(self._heap, (due, next(self._numbers), action))
+        if self._task is None or due < self._wake_at:
+            self._restart()
+
+    def _restart(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._wake_at = self._heap[0][0]
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="pilothouse-agenda")
+
+    async def _run(self) -> None:
+        while self._heap:
+            self._wake_at = due = self._heap[0][0]
+            if (wait := due - self._clock.monotonic()) > 0:
+                await self._clock.sleep(wait)
+                continue
+            _, _, action = heappop(self._heap)
+            self._do(action)
+        self._task, self._wake_at = None, inf
+
+    def _do(self, action: Action) -> None:
+        try:
+            job = action()
+        except Exception:
+            logger.exception("a timed action failed")
+            return
+        if job is not None:
+            self.spawn(job)
+
+    def spawn(self, job: Coroutine[object, object, object]) -> None:
+        """Runs a coroutine as a task that is held until it ends; its failure is logged."""
+        task = asyncio.get_running_loop().create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a timed job failed", exc_info=error)
+
+    async def aclose(self) -> None:
+        """Drops what is due, waits for jobs that began."""
+        self._closed = True
+        self._heap.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        if self._jobs:
+            await asyncio.gather(*self._jobs, return_exceptions=True)

@@ -1,0 +1,425 @@
+"""The run controller: many isolated runs of one runtime under one binding, for the life of a process (seed 001).
+
+A façade. Starting, commanding, recovering and following have a module each; what they share is `Fleet`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, Self, final
+from uuid import uuid4
+
+from ..clock import SystemClock
+from ..commands import Ack, Cancel, Command, StopSource
+from ..contracts import Clock, GatePoint, Journal, Runtime
+from ..core.run import Phase
+from ..core.transcript import Transcript
+from ..errors import CursorAhead, OwnedElsewhere
+from ..events import Unknown
+from ..messages import JSON, UNSET, Message, Unset
+from ..records import (
+    Accept,
+    DescribedRuntime,
+    HistoryMessage,
+    Page,
+    Record,
+    RunEntry,
+    RunHead,
+    RunQuery,
+    RunResult,
+    RunSpec,
+    RunView,
+    StatusAnswer,
+)
+from .catalog import catalog
+from .fleet import Fleet
+from .follow import Follower, Source
+from .handle import Run
+from .live import LiveRun
+from .ordering import Orders
+from .recovering import Recovery
+from .ring import Observer, Subscription
+from .starting import Starter
+from .timing import RunLimits, RunTiming
+
+logger = logging.getLogger("pilothouse.runs")
+
+
+def random_id() -> str:
+    """32 hex digits."""
+    return uuid4().hex
+
+
+@final
+class RunController:
+    """Hosts durable runs of one runtime; an async context manager.
+
+    Args:
+        runtime: what does the work; its descriptor never changes for the life of the controller.
+        binding: the host's stable name for this runtime configuration.
+        journal: where facts go; None keeps them in memory. A journal that was given is not closed.
+        follower_buffer: items a run that are kept for followers.
+        auto_recover: when lost runs are taken up again by themselves: never, when a command comes for one, or all
+            on entering the controller.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        binding: str = "default",
+        *,
+        journal: Journal | None = None,
+        follower_buffer: int = 256,
+        auto_recover: Literal["never", "on_command", "on_open"] = "on_command",
+        timing: RunTiming | None = None,
+        limits: RunLimits | None = None,
+        clock: Clock | None = None,
+        new_id: Callable[[], str] | None = None,
+    ) -> None:
+        self._own_journal = journal is None
+        if journal is None:
+            from ..journal.memory import MemoryJournal
+
+            journal = MemoryJournal()
+        self._fleet = Fleet(
+            runtime,
+            binding,
+            journal=journal,
+            follower_buffer=follower_buffer,
+            timing=timing or RunTiming(),
+            limits=limits or RunLimits(),
+            clock=clock or SystemClock(),
+            new_id=new_id or random_id,
+        )
+        self._auto_recover = auto_recover
+        self._starter = Starter(self._fleet)
+        self._recovery = Recovery(self._fleet)
+        self._orders = Orders(self._fleet, self._recovery, auto_recover)
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def descriptor(self) -> DescribedRuntime:
+        """The runtime's contract with its digest."""
+        return self._fleet.described
+
+    @property
+    def journal(self) -> Journal:
+        """The store."""
+        return self._fleet.journal
+
+    @property
+    def binding(self) -> str:
+        """The host's name for this runtime configuration."""
+        return self._fleet.binding
+
+    def new_id(self) -> str:
+        """A fresh id."""
+        return self._fleet.new_id()
+
+    def run(self, run_id: str) -> Run:
+        """A handle; no I/O, the run need not exist."""
+        return Run(self, run_id)
+
+    async def start(
+        self,
+        spec: RunSpec,
+        *,
+        until: Literal["accepted", "started"] = "started",
+        expect_head: str | Unset | None = UNSET,
+    ) -> Run:
+        """Starts, or idempotently reopens, one immutable run, consumed in the background.
+
+        Raises:
+            InvalidSpec, Unsupported: no run can be made of this; no trace of it is left.
+            RunConflict: the id stands for other content.
+            ThreadConflict: the head of the thread is not `expect_head`.
+            StartRefused: the runtime promised that no work exists.
+            StartUnknown: it was registered but did not begin in time; it may still start.
+        """
+        _, reopened = await self._starter.start(spec, until=until, expect_head=expect_head)
+        return Run(self, spec.run_id, reopened=reopened)
+
+    # Reading
+
+    async def inspect(self, run_id: str) -> RunView:
+        """The bounded view of a run."""
+        return await self._fleet.view(run_id)
+
+    async def initial_input(self, run_id: str) -> tuple[Message, ...]:
+        """The immutable input, from the registration alone (RC-84)."""
+        return (await self._fleet.paths.registration(run_id)).spec.input
+
+    async def run_extensions(self, run_id: str) -> Mapping[str, JSON]:
+        """The immutable extensions, from the registration alone (RC-84)."""
+        return (await self._fleet.paths.registration(run_id)).spec.extensions
+
+    async def registered(self, run_id: str) -> RunSpec:
+        """The immutable specification."""
+        return (await self._fleet.paths.registration(run_id)).spec
+
+    async def history(self, run_id: str) -> Sequence[HistoryMessage]:
+        """From the root of the thread to this run, interrupted messages included and marked (RC-68)."""
+        return await self._fleet.paths.history(run_id)
+
+    async def front(self, run_id: str) -> Sequence[HistoryMessage]:
+        """What stands in front of a run: its path without its own input and messages."""
+        return await self._fleet.paths.front(await self.registered(run_id))
+
+    async def own_messages(self, run_id: str) -> Sequence[HistoryMessage]:
+        """The messages of this run alone, its input first."""
+        transcript = Transcript(await self.registered(run_id))
+        for record in await self._fleet.paths.facts(run_id):
+            transcript.add(record)
+        return transcript.messages()
+
+    async def thread_head(self, thread_id: str) -> str | None:
+        """The run created last in a thread, or None."""
+        return await self._fleet.journal.thread_head(thread_id)
+
+    async def catalog_runs(
+        self, query: RunQuery | None = None, *, cursor: str | None = None, limit: int = 50
+    ) -> Page[RunEntry]:
+        """Runs from the journal itself, newest first."""
+        return await catalog(self._fleet, query or RunQuery(), cursor, limit)
+
+    async def can_control_run(self, run_id: str) -> bool:
+        """Whether the run was registered under this controller's contract (RC-85). False for an unknown id."""
+        head = await self._fleet.journal.head(run_id)
+        return head is not None and self._fleet.why_not(head.registration) is None
+
+    async def has_run(self, run_id: str) -> bool:
+        """Whether there is such a run."""
+        return await self._fleet.journal.head(run_id) is not None
+
+    async def events(self, run_id: str, after: int = 0, *, limit: int | None = None) -> list[Record]:
+        """Facts with seq > after, ascending, from the journal.
+
+        Raises:
+            ValueError: `after` is negative.
+            CursorAhead: the run has not come so far.
+        """
+        if after < 0:
+            raise ValueError(f"after must not be negative, got {after}")
+        head = await self._fleet.head(run_id)
+        if after > head.head.seq:
+            raise CursorAhead(run_id, after, head.head.seq)
+        found = await self._fleet.paths.facts(run_id, after)
+        return found if limit is None else found[:limit]
+
+    async def subscribe(self, run_id: str) -> Subscription:
+        """What is published after this returned; call `events` after it, not before (RC-63).
+
+        Raises:
+            RunNotFound, OwnedElsewhere: nothing is published here; use `stream`.
+        """
+        live = self._fleet.live.get(run_id)
+        if live is None:
+            head = await self._fleet.head(run_id)
+            raise OwnedElsewhere(run_id, head.owner or "nobody")
+        return self._subscribe(live)
+
+    def _subscribe(self, live: LiveRun) -> Subscription:
+        def closed(_: Subscription) -> None:
+            live.followers -= 1
+
+        live.followers += 1
+        return Subscription(live.run_id, live.ring, live.state.seq, closed)
+
+    def stream(
+        self, run_id: str, after: int = 0, *, deltas: bool = True, through_unknown: bool = False
+    ) -> Follower:
+        """Facts from a cursor on, each once and in order, then live, with deltas in between (RC-63, RC-64)."""
+        fleet = self._fleet
+
+        async def changed(name: str, seq: int) -> int:
+            return await fleet.journal.changed(name, seq, timeout=fleet.timing.lease)
+
+        source = Source(
+            run_id,
+            head=fleet.head,
+            read=fleet.read,
+            changed=changed,
+            live=self._live,
+            subscribe=self._subscribe,
+        )
+        return Follower(source, after, deltas=deltas, through_unknown=through_unknown)
+
+    def _live(self, run_id: str) -> LiveRun | None:
+        live = self._fleet.live.get(run_id)
+        return None if live is None or live.over else live
+
+    def observe(self, run_id: str, observer: Observer) -> Callable[[], None] | None:
+        """Calls back, in the step that publishes it, with each fact and delta of a run that is live here.
+
+        For the floors above that must act before anything else does; exceptions are logged. Returns a function that
+        takes this back, or None if the run is not live here.
+        """
+        live = self._live(run_id)
+        if live is None:
+            return None
+        live.observers.append(observer)
+
+        def take_back() -> None:
+            if observer in live.observers:
+                live.observers.remove(observer)
+
+        return take_back
+
+    def gate(self, run_id: str, *, shut: Sequence[GatePoint]) -> None:
+        """Shuts these gates of a live run, or opens all if none is named."""
+        live = self._live(run_id)
+        if live is None:
+            return
+        if shut:
+            live.gate.pause(*shut)
+        else:
+            live.gate.open()
+
+    # Commanding
+
+    async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
+        """Records, forwards once and projects one idempotent command.
+
+        Returns when the runtime answered, or after `timeout` seconds (None: `timing.command`) with state `received`.
+
+        Raises:
+            InvalidCommand, RunNotFound, NotControllable, OwnedElsewhere, CommandConflict: mistakes of the caller.
+        """
+        return await self._orders.command(command, timeout)
+
+    async def cancel(self, run_id: str, reason: str, *, source: StopSource = "user") -> Ack:
+        """Stops a run, with a fresh command id. For retry-safe ids build a `Command`."""
+        return await self._orders.command(Command(self.new_id(), run_id, Cancel(reason, source)), None)
+
+    async def recorded_command(self, run_id: str, command_id: str) -> Command | None:
+        """The immutable command, also after the end; writes nothing."""
+        return await self._orders.recorded(run_id, command_id)
+
+    async def command_ack(self, run_id: str, command_id: str) -> Ack:
+        """Its ack, from facts.
+
+        Raises:
+            CommandNotFound: no such command.
+        """
+        return await self._orders.ack(run_id, command_id)
+
+    # Recovering
+
+    async def recover(self, run_id: str, *, accept: Accept | None = None) -> RunView:
+        """Takes a lost run up again, by the level that the runtime declares; see `runs.recovering`."""
+        return await self._recovery.recover(run_id, accept=accept)
+
+    async def check_status(self, run_id: str) -> StatusAnswer:
+        """Asks the runtime where an unknown run stands."""
+        return await self._recovery.check_status(run_id)
+
+    async def abandon(self, run_id: str, reason: str, *, by: str = "") -> RunView:
+        """Ends an unknown, orphaned or stalled run on the record."""
+        return await self._recovery.abandon(run_id, reason, by)
+
+    # Waiting, opening, closing
+
+    async def wait_for_terminal(
+        self, run_id: str, *, timeout: float | None = None, through_unknown: bool = False
+    ) -> RunResult:
+        """Waits until the run has its end; unknown is returned as such, never guessed (RC-64).
+
+        Raises:
+            TimeoutError: after `timeout` seconds.
+        """
+        if timeout is None:
+            return await self._wait(run_id, through_unknown=through_unknown)
+        return await self._bounded(self._wait(run_id, through_unknown=through_unknown), timeout)
+
+    async def _bounded(self, waiting: Awaitable[RunResult], seconds: float) -> RunResult:
+        task = asyncio.ensure_future(waiting)
+        limit = asyncio.ensure_future(self._fleet.clock.sleep(seconds))
+        try:
+            await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise TimeoutError(f"the run did not end within {seconds} s")
+            return await task
+        finally:
+            limit.cancel()
+            task.cancel()
+
+    async def _wait(self, run_id: str, *, through_unknown: bool) -> RunResult:
+        head: RunHead = await self._fleet.head(run_id)
+        if head.summary.state != "terminal":
+            follower = self.stream(run_id, head.head.seq, deltas=False, through_unknown=through_unknown)
+            async with follower:
+                async for _ in follower:
+                    pass
+        view = await self.inspect(run_id)
+        outcome = view.outcome
+        if outcome is None:
+            unknown = view.unknown
+            lost = Unknown(unknown.cause, unknown.reason) if unknown is not None else Unknown("owner_lost")
+            return RunResult(lost, view, settled=False)
+        return RunResult(outcome, view)
+
+    async def __aenter__(self) -> Self:
+        """Opens; with `auto_recover="on_open"` lost runs are recovered first."""
+        if self._auto_recover == "on_open":
+            await self._recovery.recover_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Closes."""
+        await self.aclose()
+
+    async def aclose(self, *, timeout: float = 10.0) -> None:
+        """Ends the life of this process's runs without deciding theirs (RC-52); idempotent.
+
+        Text is flushed and model connections are closed; results of what had started are stored within `timeout`
+        seconds; runs at rest are released as they are, others are recorded as lost by a shutdown, to be recovered.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._aclose(timeout))
+        await asyncio.shield(self._closing)
+
+    async def _aclose(self, seconds: float) -> None:
+        fleet = self._fleet
+        fleet.closed = True
+        living = [live for live in fleet.live.values() if not live.over]
+        for live in living:
+            await live.save_partials()
+            live.closing = True
+        for live in living:
+            if live.state.resting:
+                task = live.task
+                live.release()
+                if task is not None:
+                    task.cancel()
+            else:
+                live.gate.open()
+                live.scope.fire("the controller was closed", "shutdown")
+        await self._join(living, seconds)
+        for live in living:
+            if not live.over and live.state.phase not in (Phase.TERMINAL, Phase.UNKNOWN):
+                await live.lose("shutdown", "the controller was closed")
+        await fleet.agenda.aclose()
+        await fleet.journal.release(fleet.owner)
+        if self._own_journal:
+            await fleet.journal.aclose()
+
+    async def _join(self, living: list[LiveRun], seconds: float) -> None:
+        """Waits for the runs' tasks; those that do not end in time are cancelled, then left."""
+        tasks = {live.task for live in living if live.task is not None and not live.task.done()}
+        for limit_s in (seconds, 1.0):
+            if not tasks:
+                return
+            joined: asyncio.Task[object] = asyncio.ensure_future(_all_done(tasks))
+            limit: asyncio.Task[object] = asyncio.ensure_future(self._fleet.clock.sleep(limit_s))
+            await asyncio.wait({joined, limit}, return_when=asyncio.FIRST_COMPLETED)
+            limit.cancel()
+            joined.cancel()
+            tasks = {task for task in tasks if not task.done()}
+            for task in tasks:
+                task.cancel()
+
+
+async def _all_done(tasks: set[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

@@ -1,0 +1,269 @@
+"""What all concerns of a run controller share: the runtime's contract, the journal, and the runs that are live here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from ..contracts import Clock, Journal, Runtime
+from ..core.canonical import digest_of
+from ..core.run import RunState, fold
+from ..core.view import view
+from ..errors import InvalidSpec, NotControllable, RunNotFound, UsageError
+from ..events import VOCABULARY
+from ..records import (
+    ClaimRequest,
+    DescribedRuntime,
+    Owner,
+    Ownership,
+    Record,
+    Registration,
+    RunHead,
+    RunView,
+    Start,
+)
+from .agenda import Agenda
+from .history import Paths, first_chain
+from .live import LiveRun
+from .timing import RunLimits, RunTiming
+
+logger = logging.getLogger("pilothouse.runs")
+
+KEPT_FINISHED = 256
+"""Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
+
+
+def process_owner(owner_id: str) -> Owner:
+    """This process, told so that another one on the same machine can prove it dead (JR-18)."""
+    return Owner(owner_id, socket.gethostname(), os.getpid(), started_at(os.getpid()))
+
+
+def started_at(pid: int) -> str:
+    """When a process began, in the kernel's own words; empty where the system does not tell."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]  # field 22, behind the command in brackets
+
+
+class Fleet:
+    """The state of a run controller."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        binding: str,
+        *,
+        journal: Journal,
+        follower_buffer: int,
+        timing: RunTiming,
+        limits: RunLimits,
+        clock: Clock,
+        new_id: Callable[[], str],
+    ) -> None:
+        if not binding.strip():
+            raise InvalidSpec("the binding needs a name")
+        if follower_buffer < 1:
+            raise InvalidSpec(f"follower_buffer must be at least 1, got {follower_buffer}")
+        descriptor = runtime.describe()
+        if not getattr(descriptor, "runtime", ""):
+            raise InvalidSpec("runtime.describe() must return a Descriptor that names the runtime")
+        if descriptor.vocabulary[0] != VOCABULARY[0]:
+            raise InvalidSpec(f"vocabulary {descriptor.vocabulary} is not {VOCABULARY}", "vocabulary")
+        self.runtime = runtime
+        self.binding = binding
+        self.described = DescribedRuntime(descriptor, digest_of(descriptor))
+        self.journal = journal
+        self.follower_buffer = follower_buffer
+        self.timing = timing
+        self.limits = limits
+        self.clock = clock
+        self.new_id = new_id
+        self.agenda = Agenda(clock)
+        self.paths = Paths(journal)
+        self.owner = process_owner(new_id())
+        self.live: dict[str, LiveRun] = {}
+        self.finished: dict[str, LiveRun] = {}  # of those, the ones that are over, oldest first
+        self.threads: dict[str, LiveRun] = {}  # the last run of each thread that was live here
+        self.recovering: dict[str, asyncio.Task[None]] = {}
+        self.zombies = 0
+        self.closed = False
+        self._renewing = False
+
+    def check_open(self, action: str) -> None:
+        """Refuses work after `aclose()`."""
+        if self.closed:
+            raise UsageError(f"cannot {action} while the run controller is closed")
+
+    def claim_request(self) -> ClaimRequest:
+        """A claim of this controller, now."""
+        return ClaimRequest(self.owner, int(self.timing.lease * 1000), self.clock.time_ms())
+
+    # Reading
+
+    async def head(self, run_id: str) -> RunHead:
+        """The run without its facts.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        head = await self.journal.head(run_id)
+        if head is None:
+            raise RunNotFound(run_id)
+        return head
+
+    async def state(self, head: RunHead) -> RunState:
+        """The fold of a run's facts, from memory where it is live."""
+        run_id = head.registration.spec.run_id
+        if (live := self.live.get(run_id)) is not None:
+            return live.state
+        return await self.refold(head.registration)
+
+    async def refold(self, registration: Registration) -> RunState:
+        """The fold of a run's facts from the journal."""
+        run_id = registration.spec.run_id
+        return fold(await self.paths.facts(run_id), run_id, first_chain(registration))
+
+    async def read(self, run_id: str, after: int, limit: int) -> list[Record]:
+        """A page of facts."""
+        page = await self.journal.read(run_id, after=after, limit=limit)
+        return list(page.records)
+
+    def ownership(self, head: RunHead) -> Ownership:
+        """Who drives the run, as far as can be seen without a write (RC-50)."""
+        run_id = head.registration.spec.run_id
+        if (live := self.live.get(run_id)) is not None and not live.over:
+            return "stalled" if live.writer.stalled else "here"
+        if head.summary.state == "terminal":
+            return "none"
+        if head.owner is not None and head.owner_alive and head.owner != self.owner.id:
+            return "elsewhere"
+        if head.summary.resting:
+            return "parked"
+        return "none" if head.summary.loss_recorded else "orphaned"
+
+    async def view(self, run_id: str) -> RunView:
+        """The bounded view of a run; reads, never writes (RC-48)."""
+        head = await self.head(run_id)
+        state = await self.state(head)
+        controllable = self.why_not(head.registration) is None
+        descriptor = self.described.descriptor if controllable else None
+        return view(
+            state,
+            head.registration,
+            fence=head.fence,
+            ownership=self.ownership(head),
+            descriptor=descriptor,
+        )
+
+    def why_not(self, registration: Registration) -> str | None:
+        """Why this controller cannot control a run (RC-85): None, `binding`, `descriptor_changed`, `vocabulary`."""
+        if registration.binding != self.binding:
+            return "binding"
+        if registration.descriptor_digest != self.described.digest:
+            return "descriptor_changed"
+        major, minor = registration.spec.vocabulary
+        if major != VOCABULARY[0] or minor > VOCABULARY[1]:
+            return "vocabulary"
+        return None
+
+    def check_control(self, registration: Registration) -> None:
+        """Raises `NotControllable` unless this controller can control the run."""
+        if (why := self.why_not(registration)) is not None:
+            raise NotControllable(registration.spec.run_id, why)
+
+    # Driving
+
+    def host(self, registration: Registration, state: RunState, fence: int) -> LiveRun:
+        """Makes a run live here; nothing drives it yet."""
+
+        async def reload() -> RunState:
+            return await self.refold(registration)
+
+        run_id = registration.spec.run_id
+        live = LiveRun(
+            registration,
+            state,
+            fence,
+            journal=self.journal,
+            clock=self.clock,
+            agenda=self.agenda,
+            timing=self.timing,
+            limits=self.limits,
+            follower_buffer=self.follower_buffer,
+            cancel_level=self.described.descriptor.cancel,
+            read_facts=self.paths.facts,
+            reload=reload,
+            on_over=self._over,
+        )
+        self.live[run_id] = live
+        self.finished.pop(run_id, None)
+        self.threads[registration.spec.thread_id] = live
+        self._keep_leases()
+        return live
+
+    async def drive(self, live: LiveRun, *, resume: bool) -> None:
+        """Gives a live run to the runtime."""
+        registration = live.registration
+        history = await self.paths.for_start(registration.spec)
+        start = Start(
+            registration.spec,
+            history,
+            registration.spec_digest,
+            registration.binding,
+            registration.descriptor_digest,
+            live.writer.fence,
+            registration.identity,
+        )
+        live.drive(self.runtime, start, resume=resume)
+
+    def _over(self, live: LiveRun) -> None:
+        """A run has its end or was lost: its claim is given up, its memory later (RC-73)."""
+        if live.zombie:
+            self.zombies += 1
+        self.agenda.after(self.timing.keep_finished, lambda: self._evict(live))
+        self.finished[live.run_id] = live
+        if len(self.finished) > KEPT_FINISHED:
+            self._evict(next(iter(self.finished.values())))
+        if self.journal.immediate:
+            release = self.journal.release(self.owner, live.run_id)
+            try:
+                release.send(None)  # never suspends, so it is over at once
+            except StopIteration:
+                pass
+            except Exception:
+                logger.exception("run %s was not released", live.run_id)
+        else:
+            self.agenda.spawn(self._release(live))
+
+    async def _release(self, live: LiveRun) -> None:
+        await live.writer.drain()
+        await self.journal.release(self.owner, live.run_id)
+
+    def _evict(self, live: LiveRun) -> None:
+        self.finished.pop(live.run_id, None)
+        if self.threads.get(thread_id := live.registration.spec.thread_id) is live:
+            del self.threads[thread_id]
+        if self.live.get(live.run_id) is live:
+            if live.followers or live.zombie:
+                self.agenda.after(self.timing.keep_finished, lambda: self._evict(live))
+            else:
+                del self.live[live.run_id]
+
+    def _keep_leases(self) -> None:
+        if not self._renewing:
+            self._renewing = True
+            self.agenda.after(self.timing.lease / 3, self._renew)
+
+    async def _renew(self) -> None:
+        """One statement for all runs of this controller (RC-78)."""
+        self._renewing = False
+        if any(not live.over for live in self.live.values()):
+            self._keep_leases()
+            ttl_ms = int(self.timing.lease * 1000)
+            await self.journal.renew(self.owner, ttl_ms=ttl_ms, now_ms=self.clock.time_ms())

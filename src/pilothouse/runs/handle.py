@@ -1,0 +1,139 @@
+"""A handle of one run: the controller's methods without the id, and short forms of the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, final
+
+from ..commands import Ack, Allow, Answer, Command, Deny, FollowUp, Resolution, Steer, StopSource
+from ..contracts import GatePoint
+from ..messages import JSON, UNSET, Message, Unset, user_message
+from ..records import Accept, HistoryMessage, Record, RunResult, RunView, StatusAnswer
+from .follow import Follower
+from .ring import Subscription
+
+if TYPE_CHECKING:
+    from .controller import RunController
+
+
+@final
+class Run:
+    """One run, by name. Holding it keeps nothing alive; several handles of one run are equal in effect.
+
+    Attributes:
+        id: the run id.
+        reopened: whether `start` found an equal run instead of beginning one (RC-33).
+    """
+
+    def __init__(self, controller: RunController, run_id: str, *, reopened: bool = False) -> None:
+        self._controller = controller
+        self.id = run_id
+        self.reopened = reopened
+
+    def __repr__(self) -> str:
+        """Names the run."""
+        return f"Run({self.id!r})"
+
+    async def inspect(self) -> RunView:
+        """The bounded view."""
+        return await self._controller.inspect(self.id)
+
+    async def initial_input(self) -> tuple[Message, ...]:
+        """The immutable input."""
+        return await self._controller.initial_input(self.id)
+
+    async def run_extensions(self) -> Mapping[str, JSON]:
+        """The immutable extensions."""
+        return await self._controller.run_extensions(self.id)
+
+    async def history(self) -> Sequence[HistoryMessage]:
+        """From the root of the thread to this run."""
+        return await self._controller.history(self.id)
+
+    async def events(self, after: int = 0, *, limit: int | None = None) -> list[Record]:
+        """Facts with seq > after."""
+        return await self._controller.events(self.id, after, limit=limit)
+
+    async def subscribe(self) -> Subscription:
+        """What is published from now on."""
+        return await self._controller.subscribe(self.id)
+
+    def stream(self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False) -> Follower:
+        """Replay, then live, without a gap."""
+        return self._controller.stream(self.id, after, deltas=deltas, through_unknown=through_unknown)
+
+    async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
+        """Sends a command built by the caller."""
+        return await self._controller.command(command, timeout=timeout)
+
+    async def cancel(self, reason: str, *, source: StopSource = "user") -> Ack:
+        """Stops the run."""
+        return await self._controller.cancel(self.id, reason, source=source)
+
+    async def recover(self, *, accept: Accept | None = None) -> RunView:
+        """Recovers it by evidence."""
+        return await self._controller.recover(self.id, accept=accept)
+
+    async def check_status(self) -> StatusAnswer:
+        """Asks the runtime where it stands."""
+        return await self._controller.check_status(self.id)
+
+    async def abandon(self, reason: str, *, by: str = "") -> RunView:
+        """Leaves its outcome unknown, on the record."""
+        return await self._controller.abandon(self.id, reason, by=by)
+
+    async def steer(self, message: Message | str, *, id: str | None = None) -> Ack:
+        """A message for the next turn boundary; `id` makes it idempotent."""
+        made = user_message(message, self._controller.new_id())
+        return await self._send(Steer(made), id)
+
+    async def follow_up(self, message: Message | str, *, id: str | None = None) -> Ack:
+        """A message for when the run would stop."""
+        made = user_message(message, self._controller.new_id())
+        return await self._send(FollowUp(made), id)
+
+    async def answer(self, request_id: str, resolution: Resolution, *, id: str | None = None) -> Ack:
+        """Resolves an open request."""
+        return await self._send(Answer(request_id, resolution), id)
+
+    async def approve(
+        self,
+        request_id: str,
+        *,
+        arguments: JSON | Unset = UNSET,
+        scope: Literal["once", "thread"] = "once",
+        id: str | None = None,
+    ) -> Ack:
+        """Allows a call; with `arguments`, these run instead of the proposed ones."""
+        edited = None if arguments is UNSET else arguments
+        return await self._send(Answer(request_id, Allow(scope, edited)), id)
+
+    async def deny(self, request_id: str, reason: str = "", *, id: str | None = None) -> Ack:
+        """Says no."""
+        return await self._send(Answer(request_id, Deny(reason)), id)
+
+    async def _send(self, body: Steer | FollowUp | Answer, command_id: str | None) -> Ack:
+        command = Command(command_id or self._controller.new_id(), self.id, body)
+        return await self._controller.command(command)
+
+    def pause(self, *points: GatePoint) -> None:
+        """Shuts these gates of the run (all if none is named); memory of this process, never a fact (RC-83)."""
+        self._controller.gate(self.id, shut=points or ("request", "call", "read"))
+
+    def resume(self) -> None:
+        """Opens all gates."""
+        self._controller.gate(self.id, shut=())
+
+    async def wait(self, *, timeout: float | None = None) -> RunResult:
+        """Waits for the end; never raises for the outcome."""
+        return await self._controller.wait_for_terminal(self.id, timeout=timeout)
+
+    async def result(self, *, timeout: float | None = None) -> RunResult:
+        """Waits for the end.
+
+        Raises:
+            OutcomeError: for every outcome but completed and truncated.
+        """
+        found = await self.wait(timeout=timeout)
+        found.raise_for_outcome()
+        return found

@@ -1,0 +1,387 @@
+"""A run that is driven here: its state, its writer, its ring, its one task, and what follows from each fact."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..commands import StopSource
+from ..contracts import Clock, Journal, Runtime
+from ..core.run import HOST, Phase, RunState
+from ..errors import ProtocolViolation, RecordRefused, StartRefused
+from ..events import (
+    ArgumentsTold,
+    Cancelled,
+    CommandAnswered,
+    ContinuityLost,
+    Delta,
+    DeltaBody,
+    Extension,
+    Incomplete,
+    LossCause,
+    MessageAdded,
+    ModelAttemptEnded,
+    OwnershipTold,
+    ReasoningTold,
+    RequestClosed,
+    RunEnded,
+    StopRequested,
+    TextTold,
+)
+from ..events import (
+    StartRefused as StartRefusedFact,
+)
+from ..records import Draft, Record, Registration, Start
+from .agenda import Agenda
+from .partials import Partials
+from .port import Gate, Port, Scope, resolve
+from .ring import Observer, Ring
+from .timing import RunLimits, RunTiming
+from .writer import Writer, Written
+
+if TYPE_CHECKING:
+    from ..events import Lane
+
+logger = logging.getLogger("pilothouse.runs")
+
+_STREAMED = (TextTold, ReasoningTold, ArgumentsTold)
+
+
+class LiveRun:
+    """One run under one fence of this controller. Its parts are public to the modules of `runs/` only."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        state: RunState,
+        fence: int,
+        *,
+        journal: Journal,
+        clock: Clock,
+        agenda: Agenda,
+        timing: RunTiming,
+        limits: RunLimits,
+        follower_buffer: int,
+        cancel_level: str,
+        read_facts: Callable[[str, int], Awaitable[list[Record]]],
+        reload: Callable[[], Awaitable[RunState]],
+        on_over: Callable[[LiveRun], None],
+    ) -> None:
+        self.registration = registration
+        self.run_id = registration.spec.run_id
+        self.journal = journal
+        self.clock = clock
+        self.agenda = agenda
+        self.timing = timing
+        self.limits = limits
+        self.scope = Scope(registration.spec.deadline_ms)
+        self.gate = Gate()
+        self.ring = Ring(follower_buffer, limits.follower_bytes)
+        self.observers: list[Observer] = []
+        self.partials = Partials()
+        self.task: asyncio.Task[None] | None = None
+        self.port: Port | None = None
+        self.zombie = False
+        self.closing = False
+        self.over = False  # terminal, lost or released: nothing will be written here any more
+        self.followers = 0
+        self._deltas = 0
+        self._reader = read_facts
+        self._on_over = on_over
+        self._started: list[asyncio.Future[None]] = []
+        self._answers: dict[str, list[asyncio.Future[None]]] = {}
+        self._refusal: StartRefused | None = None
+        self.cancel_level = cancel_level
+        self.writer = Writer(
+            journal,
+            clock,
+            state,
+            fence,
+            on_stored=self._stored,
+            on_lost=self._lost_port,
+            reload=reload,
+            timing=timing,
+            limits=limits,
+        )
+
+    @property
+    def state(self) -> RunState:
+        """The fold of what is durable."""
+        return self.writer.state
+
+    @property
+    def refusal(self) -> StartRefused | None:
+        """Why the runtime refused to start, if it did."""
+        return self._refusal
+
+    async def read_facts(self, after: int) -> list[Record]:
+        """The run's facts from the journal."""
+        return await self._reader(self.run_id, after)
+
+    # Publishing
+
+    def publish_stored(self, record: Record) -> None:
+        """Shows a durable record to followers and observers."""
+        self._publish(record, len(record.body) + 200)
+
+    def _publish(self, item: Record | Delta, size: int) -> None:
+        self.ring.append(item, size)
+        for observer in self.observers:
+            try:
+                observer(item)
+            except Exception:
+                logger.exception("an observer of run %s failed", self.run_id)
+
+    def tell(self, body: DeltaBody) -> None:
+        """Publishes a delta; text also waits to be saved as a fragment."""
+        if self.over:
+            return
+        kind = type(body)
+        size = 200
+        if kind in _STREAMED:
+            first = self.partials.add(body)  # type: ignore[arg-type]
+            size = 200 + len(body.text)  # type: ignore[union-attr]
+            if first and self.timing.partial_interval is not None:
+                self.agenda.after(self.timing.partial_interval, self.save_partials)
+            elif self.partials.pending_chars >= self.limits.partial_bytes:
+                self.agenda.spawn(self.save_partials())
+        elif kind is Extension:
+            size = 1000
+        self._deltas += 1
+        self._publish(Delta(self.run_id, self._deltas, self.writer.state.seq, body), size)
+
+    async def save_partials(self) -> None:
+        """Saves what was told and not yet saved (RC-19)."""
+        if self.over or self.state.phase in (Phase.TERMINAL, Phase.UNKNOWN):
+            return
+        if drafts := self._fragments():
+            try:
+                await self.writer.write(*drafts)
+            except RecordRefused as error:
+                logger.debug("partial text of run %s was not saved: %s", self.run_id, error)
+
+    def _fragments(self) -> list[Written]:
+        return [(Draft(fragment), HOST) for fragment in self.partials.take()]
+
+    # Recording
+
+    async def record(self, drafts: Sequence[Written]) -> int:
+        """Appends what the runtime offers; text that was told is flushed before an end is recorded."""
+        if self.closing and (code := self._closing_refusal(drafts)):
+            raise RecordRefused("closing", code)
+        front: list[Written] = []
+        if self.partials.pending_chars:
+            keeps = any(isinstance(draft.fact, RunEnded | ModelAttemptEnded) for draft, _ in drafts)
+            whole = any(isinstance(draft.fact, MessageAdded) for draft, _ in drafts)
+            if keeps and not whole and self.state.phase is not Phase.UNKNOWN:
+                front = self._fragments()
+        return await self.writer.write(*front, *drafts)
+
+    def _closing_refusal(self, drafts: Sequence[Written]) -> str:
+        """While the controller closes, results are still taken, new work and ends are not (RC-52)."""
+        results = {
+            "call_finished",
+            "call_observed",
+            "model_attempt_ended",
+            "message_added",
+            "partial_saved",
+            "noted",
+        }
+        for draft, _ in drafts:
+            if draft.fact.kind not in results:
+                return f"{draft.fact.kind} while the controller closes"
+        return ""
+
+    def _stored(self, record: Record) -> None:
+        """What follows from a fact, once it is durable and folded: publish, then act."""
+        self.publish_stored(record)
+        fact = record.fact
+        match fact:
+            case MessageAdded():
+                self.partials.drop(fact.message.id)
+            case CommandAnswered():
+                self._answered(fact.command_id)
+            case RequestClosed():
+                for command_id in list(self._answers):
+                    self._answered(command_id)
+            case _:
+                pass
+        phase = self.state.phase
+        if phase is not Phase.ACCEPTED and self._started:
+            self._wake_started()
+        if phase in (Phase.TERMINAL, Phase.UNKNOWN):
+            self._end()
+
+    def _answered(self, command_id: str) -> None:
+        for waiter in self._answers.pop(command_id, ()):
+            resolve(waiter)
+
+    def _wake_started(self) -> None:
+        waiters, self._started = self._started, []
+        for waiter in waiters:
+            resolve(waiter)
+
+    def _end(self) -> None:
+        """The run has its end, or nobody will write it here: followers and waiters go."""
+        if self.over:
+            return
+        self.over = True
+        self.writer.close("ended" if self.state.phase is Phase.TERMINAL else "unknown")
+        if self.port is not None:
+            self.port.closed = self.writer.closed
+        for command_id in list(self._answers):
+            self._answered(command_id)
+        self._wake_started()
+        self.gate.open()
+        self.ring.close()
+        self._on_over(self)
+
+    def _lost_port(self, code: str) -> None:
+        if self.port is not None:
+            self.port.closed = code
+        if code == "fenced":
+            self._publish(Delta(self.run_id, self._deltas, self.state.seq, OwnershipTold("elsewhere")), 200)
+            if self.task is not None and self.task is not asyncio.current_task():
+                self.task.cancel()
+            self._end()
+
+    def release(self) -> None:
+        """Lets go of a run at rest without a fact: the next command claims it again (RC-51)."""
+        self._end()
+
+    # Driving
+
+    def drive(self, runtime: Runtime, start: Start, *, resume: bool) -> None:
+        """Begins the one task of the run."""
+        self.port = Port(self)
+        work = runtime.resume if resume else runtime.run  # type: ignore[attr-defined]
+        self.task = asyncio.get_running_loop().create_task(
+            self._drive(work(start, self.port)), name=f"pilothouse-run-{self.run_id}"
+        )
+        if start.spec.deadline_ms is not None:
+            left = (start.spec.deadline_ms - self.clock.time_ms()) / 1000
+            self.agenda.after(max(left, 0.0), self._deadline)
+
+    async def _drive(self, work: Awaitable[None]) -> None:
+        """Awaits the runtime and records what its leaving means (RC §3.8)."""
+        cause: LossCause = "eof"
+        reason = "the runtime returned without an end"
+        refusal: StartRefused | None = None
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            await work
+        except StartRefused as error:
+            if self.state.started:
+                cause, reason = "error", f"StartRefused after the start: {error}"
+            else:
+                refusal = self._refusal = error
+        except asyncio.CancelledError as error:
+            cancelled = error
+            cause, reason = "cancelled_outside", "the run's task was cancelled"
+        except (RecordRefused, ProtocolViolation) as error:
+            cause, reason = "error", f"{type(error).__name__}: {error}"
+        except Exception as error:
+            cause, reason = "error", f"{type(error).__name__}: {error}"
+            if not self.over:
+                logger.exception("the runtime of run %s failed", self.run_id)
+        if self.over or self.zombie:
+            if cancelled is not None and not self.over:
+                raise cancelled
+            return
+        if refusal is not None:
+            code, retryable = refusal.code, refusal.retryable
+            await self._settle((Draft(StartRefusedFact(code, str(refusal), retryable)), HOST))
+        elif self.scope.cancelled and not self.closing and self._confirms():
+            await self._settle((Draft(RunEnded(self._stopped())), HOST))
+        else:
+            if self.closing:
+                cause, reason = "shutdown", "the controller was closed"
+            await self.lose(cause, reason)
+        if cancelled is not None and not self.scope.cancelled:
+            raise cancelled
+
+    def _confirms(self) -> bool:
+        """Whether the end of an in-process runtime after our stop is the evidence of the stop (RC-40)."""
+        return self.cancel_level == "confirmed" and self.state.stop is not None
+
+    def _stopped(self) -> Cancelled | Incomplete:
+        stop = self.state.stop
+        assert stop is not None
+        if stop.source == "deadline":
+            return Incomplete("limit", "deadline")
+        return Cancelled(stop.reason, stop.source)
+
+    async def _settle(self, end: tuple[Draft, Lane]) -> None:
+        try:
+            await self.writer.write(*self._fragments(), end)
+        except RecordRefused as error:
+            logger.debug("the end of run %s was not recorded: %s", self.run_id, error)
+
+    async def lose(self, cause: LossCause, reason: str) -> None:
+        """Records that nobody knows what happens from here on."""
+        if self.over:
+            return
+        await self._settle((Draft(ContinuityLost(self.state.seq, cause, reason[:500])), HOST))
+
+    # Stopping
+
+    def stop(self, reason: str, source: StopSource) -> None:
+        """Fires the scope and arms the stages of a bounded stop (RC-40). The fact is written by the caller."""
+        if self.scope.cancelled:
+            return
+        self.gate.open()
+        self.scope.fire(reason, source)
+        self.agenda.after(self.timing.stop_grace, self._stop_harder)
+
+    def _stop_harder(self) -> None:
+        if self.over or self.task is None or self.task.done():
+            return
+        self.task.cancel()
+        self.agenda.after(self.timing.kill_grace, self._give_up)
+
+    async def _give_up(self) -> None:
+        if self.over or self.task is None or self.task.done():
+            return
+        self.zombie = True
+        logger.warning("run %s ignored its stop and is given up", self.run_id)
+        await self.lose("stop_unconfirmed", "the runtime ignored the stop")
+
+    async def _deadline(self) -> None:
+        if self.over or self.state.stop is not None:
+            return
+        await self.writer.write((Draft(StopRequested("deadline", "deadline")), HOST))
+        self.stop("deadline", "deadline")
+
+    # Waiting
+
+    @property
+    def not_begun(self) -> bool:
+        """Whether the runtime has not told anything yet and still may."""
+        return not self.over and self.state.phase is Phase.ACCEPTED
+
+    async def wait_started(self, limit: float) -> None:
+        """Waits until the runtime began, the run ended or was lost, or `limit` seconds are over."""
+        if not self.not_begun:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._started.append(waiter)
+        self.agenda.after(limit, lambda: resolve(waiter))
+        await waiter
+
+    async def wait_answered(self, command_id: str, limit: float) -> None:
+        """Waits until the command is answered, the run is over, or `limit` seconds are."""
+        state = self.state.commands.get(command_id)
+        if self.over or state is None or state.state != "received":
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._answers.setdefault(command_id, []).append(waiter)
+        self.agenda.after(limit, lambda: resolve(waiter))
+        await waiter
+
+    async def join(self) -> None:
+        """Waits until the run's task is dead, unless it was given up."""
+        if self.task is not None and not self.zombie and self.task is not asyncio.current_task():
+            await asyncio.wait({self.task})
+        await self.writer.drain()

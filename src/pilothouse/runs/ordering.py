@@ -1,0 +1,218 @@
+"""Commands: admitted or refused without a trace, recorded once, forwarded once, answered always (RC §3.7)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..commands import (
+    Ack,
+    Allow,
+    Answer,
+    Cancel,
+    Command,
+    FollowUp,
+    Replace,
+    Steer,
+    Withdraw,
+)
+from ..core.canonical import NotJSON, digest, encode, normal
+from ..core.rules import answers
+from ..core.run import HOST, CommandState, Phase, RunState
+from ..errors import CommandConflict, CommandNotFound, InvalidCommand, OwnedElsewhere, RecordRefused
+from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
+from ..records import Descriptor, Draft
+from .fleet import Fleet
+from .live import LiveRun
+from .port import kind_of
+from .recovering import Recovery
+from .writer import Written
+
+
+class Orders:
+    """The command desk of one fleet."""
+
+    def __init__(self, fleet: Fleet, recovery: Recovery, auto_recover: str) -> None:
+        self._fleet = fleet
+        self._recovery = recovery
+        self._auto_recover = auto_recover
+
+    async def command(self, command: Command, limit: float | None) -> Ack:
+        """Records a command, forwards it once, and returns its ack.
+
+        Raises:
+            InvalidCommand, RunNotFound, NotControllable, OwnedElsewhere, CommandConflict: mistakes of the caller.
+        """
+        fleet = self._fleet
+        fleet.check_open("command a run")
+        command, command_digest = _checked(command, fleet.limits.max_extension_bytes)
+        head = await fleet.head(command.run_id)
+        state = await fleet.state(head)
+        if (known := state.commands.get(command.id)) is not None:
+            return await self._repeated(known, command_digest, command, limit)
+        fleet.check_control(head.registration)
+        live = fleet.live.get(command.run_id)
+        if live is None or live.over:
+            if state.phase is Phase.TERMINAL:
+                return _refused(command, "ended")
+            if fleet.ownership(head) == "elsewhere":
+                raise OwnedElsewhere(command.run_id, head.owner or "")
+            if state.loss is not None and not self._may_recover(state):
+                return _refused(command, "unknown")
+            if (live := await self._revive(command)) is None:
+                return _refused(command, "recovery_failed")
+        return await self._admit(live, command, command_digest, limit)
+
+    def _may_recover(self, state: RunState) -> bool:
+        return self._auto_recover != "never" and not state.violated and state.takeovers < 3
+
+    async def _revive(self, command: Command) -> LiveRun | None:
+        """Recovers an orphan or a lost run before the command is judged (RC-53)."""
+        if self._fleet.described.descriptor.recovery != "journal":
+            return None
+        stop = command.body if isinstance(command.body, Cancel) else None
+        try:
+            await self._recovery.recover(command.run_id, stop=stop)
+        except RecordRefused:
+            return None
+        live = self._fleet.live.get(command.run_id)
+        return None if live is None or live.over else live
+
+    async def _repeated(
+        self, known: CommandState, command_digest: str, command: Command, limit: float | None
+    ) -> Ack:
+        """The same id again: acknowledged, never forwarded."""
+        if known.digest != command_digest:
+            raise CommandConflict(command.run_id, command.id)
+        live = self._fleet.live.get(command.run_id)
+        if known.state == "received" and live is not None and not live.over:
+            await live.wait_answered(command.id, self._limit(limit))
+            known = live.state.commands[command.id]
+        return known.ack(command.run_id, duplicate=True)
+
+    def _limit(self, limit: float | None) -> float:
+        return self._fleet.timing.command if limit is None else limit
+
+    async def _admit(self, live: LiveRun, command: Command, command_digest: str, limit: float | None) -> Ack:
+        descriptor = self._fleet.described.descriptor
+        if (refusal := self._judge(live, command, descriptor)) is not None:
+            return refusal
+        drafts: list[Written] = [(Draft(CommandReceived(command, command_digest)), HOST)]
+        accepted = (Draft(CommandAnswered(command.id, "accepted"), causation=command.id), HOST)
+        body = command.body
+        match body:
+            case Cancel():
+                drafts.append(accepted)
+                if live.state.stop is None:
+                    drafts.append(
+                        (Draft(StopRequested(body.reason, body.source), causation=command.id), HOST)
+                    )
+            case Steer() | FollowUp() if descriptor.inputs == "queue":
+                drafts.append(accepted)
+            case Withdraw():
+                drafts.append(accepted)
+                drafts.append((Draft(InputReturned(body.command_id, "withdrawn")), HOST))
+            case Replace():
+                drafts.append(accepted)
+            case _:
+                pass
+        # The items leave the inbox in this same step, so that the runtime cannot take what is being withdrawn.
+        inbox = live.port.commands if live.port is not None else None
+        if inbox is not None and isinstance(body, Withdraw):
+            inbox.remove(body.command_id)
+        if inbox is not None and isinstance(body, Replace):
+            inbox.replace(body.command_id, command)
+        try:
+            await live.writer.write(*drafts)
+        except RecordRefused as error:
+            return _refused(command, error.code)
+        if isinstance(body, Cancel):
+            live.stop(body.reason, body.source)
+        elif inbox is not None and isinstance(body, Steer | FollowUp | Answer):
+            inbox.put(command)
+        await live.wait_answered(command.id, self._limit(limit))
+        return live.state.commands[command.id].ack(command.run_id)
+
+    def _judge(self, live: LiveRun, command: Command, descriptor: Descriptor) -> Ack | None:
+        """The honest races and the undeclared: refused without a trace (RC-36)."""
+        state, body = live.state, command.body
+        if state.phase is Phase.TERMINAL:
+            return _refused(command, "ended")
+        if state.phase is Phase.UNKNOWN:
+            return _refused(command, "unknown")
+        if state.phase is Phase.STOPPING and not isinstance(body, Cancel):
+            return _refused(command, "stopping")
+        if kind_of(command) not in descriptor.commands or (
+            isinstance(body, Cancel) and descriptor.cancel == "none"
+        ):
+            return Ack(command.id, command.run_id, "unsupported", code="unsupported")
+        match body:
+            case Answer():
+                return self._judge_answer(live, command, body)
+            case Withdraw() | Replace():
+                waits = live.port is not None and live.port.commands.waits(body.command_id)
+                if body.command_id not in state.queued or not waits:
+                    return _refused(command, "not_queued")
+            case Steer() | FollowUp():
+                if len(state.queued) >= self._fleet.limits.max_inbox:
+                    return _refused(command, "queue_full")
+            case _:
+                pass
+        return None
+
+    def _judge_answer(self, live: LiveRun, command: Command, body: Answer) -> Ack | None:
+        request = live.state.requests.get(body.request_id)
+        if request is None:
+            for known in live.state.commands.values():
+                same = isinstance(known.command.body, Answer) and known.command.body == body
+                if same and known.applied_seq:
+                    return replace(known.ack(command.run_id), duplicate=True)
+            return _refused(command, "request_not_pending")
+        if request.expires_at_ms is not None and request.expires_at_ms <= self._fleet.clock.time_ms():
+            return _refused(command, "request_not_pending")
+        if not answers(request, body.resolution):
+            return _refused(command, "answer_mismatch")
+        if isinstance(body.resolution, Allow) and body.resolution.scope not in request.scopes:
+            return _refused(command, "answer_mismatch")
+        for known in live.state.commands.values():
+            other = known.command.body
+            if isinstance(other, Answer) and other.request_id == request.id and known.state == "received":
+                return _refused(command, "request_busy")
+        return None
+
+    async def recorded(self, run_id: str, command_id: str) -> Command | None:
+        """The immutable command, in every state and under every descriptor; writes nothing (RC-44)."""
+        state = await self._fleet.state(await self._fleet.head(run_id))
+        known = state.commands.get(command_id)
+        return None if known is None else known.command
+
+    async def ack(self, run_id: str, command_id: str) -> Ack:
+        """The ack, from facts alone.
+
+        Raises:
+            CommandNotFound: no such command in that run.
+        """
+        state = await self._fleet.state(await self._fleet.head(run_id))
+        known = state.commands.get(command_id)
+        if known is None:
+            raise CommandNotFound(run_id, command_id)
+        return known.ack(run_id)
+
+
+def _refused(command: Command, code: str) -> Ack:
+    return Ack(command.id, command.run_id, "rejected", code=code)
+
+
+def _checked(command: Command, extension_limit: int) -> tuple[Command, str]:
+    """The command in its stored form, with its digest."""
+    if not 1 <= len(command.id) <= 200 or not command.id.isprintable():
+        raise InvalidCommand("a command id has 1 to 200 printable characters")
+    body = command.body
+    if isinstance(body, Cancel) and not body.reason.strip():
+        raise InvalidCommand("a cancel needs a reason")
+    try:
+        command, canonical = normal(command)
+        if command.extensions and len(encode(command.extensions)) > extension_limit:
+            raise InvalidCommand(f"extensions exceed {extension_limit} bytes")
+        return command, digest(canonical)
+    except NotJSON as error:
+        raise InvalidCommand(f"the command is not JSON: {error}") from error

@@ -1,0 +1,87 @@
+"""Text that was told but is not yet in a whole message: its offsets, and the fragments that are saved of it (RC-19)."""
+
+from __future__ import annotations
+
+from msgspec.structs import force_setattr
+
+from ..events import ArgumentsTold, PartialSaved, ReasoningTold, TextTold
+
+Told = TextTold | ReasoningTold | ArgumentsTold
+
+_NAMES = {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "arguments"}
+
+
+class _Part:
+    __slots__ = ("call_id", "index", "kind", "length", "message_id", "pending", "saved")
+
+    def __init__(self, message_id: str, kind: str, index: int, call_id: str | None, length: int) -> None:
+        self.message_id = message_id
+        self.kind = kind
+        self.index = index
+        self.call_id = call_id
+        self.length = length  # characters told
+        self.saved = length  # characters saved
+        self.pending: list[str] = []
+
+
+class Partials:
+    """The streamed parts of one run's unfinished messages. Linear: a fragment is saved once, never a whole text."""
+
+    __slots__ = ("_current", "_parts", "pending_chars")
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, str, int], _Part] = {}
+        self._current: _Part | None = None
+        self.pending_chars = 0
+
+    def add(self, told: Told) -> bool:
+        """Counts a piece and gives it its offset; True if it is the first that waits to be saved."""
+        part = self._current
+        if (
+            part is None
+            or part.index != told.index
+            or part.message_id != told.message_id
+            or _NAMES[type(told)] != part.kind
+        ):
+            part = self._find(told)
+        # The piece was made for this one call and nobody else holds it yet: filling it in place saves a copy a delta.
+        force_setattr(told, "offset", part.length)
+        text = told.text
+        part.length += len(text)
+        part.pending.append(text)
+        first = self.pending_chars == 0
+        self.pending_chars += len(text)
+        return first
+
+    def _find(self, told: Told) -> _Part:
+        kind = _NAMES[type(told)]
+        key = (told.message_id, kind, told.index)
+        part = self._parts.get(key)
+        if part is None:
+            call_id = told.call_id if isinstance(told, ArgumentsTold) else None
+            part = self._parts[key] = _Part(told.message_id, kind, told.index, call_id, 0)
+        self._current = part
+        return part
+
+    def take(self) -> list[PartialSaved]:
+        """The fragments that are to be saved now; they count as saved from here on."""
+        if not self.pending_chars:
+            return []
+        self.pending_chars = 0
+        out = []
+        for part in self._parts.values():
+            if part.pending:
+                text = "".join(part.pending)
+                out.append(
+                    PartialSaved(part.message_id, part.kind, part.index, part.saved, text, part.call_id)  # type: ignore[arg-type]
+                )
+                part.saved += len(text)
+                part.pending.clear()
+        return out
+
+    def drop(self, message_id: str) -> None:
+        """The message is whole (or was discarded): its fragments are superseded."""
+        for key in [key for key in self._parts if key[0] == message_id]:
+            part = self._parts.pop(key)
+            self.pending_chars -= sum(map(len, part.pending))
+        self._current = None

@@ -1,0 +1,259 @@
+"""What a runtime is given to work with: the port of one attachment, with its scope, inbox and gate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..commands import Answer, Command, CommandKind, FollowUp, Replace, Steer, StopSource
+from ..contracts import GatePoint, RunFold
+from ..core.run import HOST, RUNTIME
+from ..errors import RecordRefused
+from ..events import CommandAnswered, DeltaBody, Fact
+from ..messages import ArtifactRef
+from ..records import Draft, Record
+
+if TYPE_CHECKING:
+    from .live import LiveRun
+
+logger = logging.getLogger("pilothouse.runs")
+
+
+def resolve(done: asyncio.Future[None]) -> None:
+    """Wakes whoever awaits it, if nothing else did."""
+    if not done.done():
+        done.set_result(None)
+
+
+class Scope:
+    """The stop of a run. Fired once; callbacks run in order, their exceptions are logged."""
+
+    def __init__(self, deadline_ms: int | None) -> None:
+        self.cancelled = False
+        self.reason = ""
+        self.source: StopSource | None = None
+        self.deadline_ms = deadline_ms
+        self._callbacks: list[Callable[[], object]] = []
+
+    def fire(self, reason: str, source: StopSource) -> None:
+        """Tells everybody; the first stop gives reason and source."""
+        if self.cancelled:
+            return
+        self.cancelled, self.reason, self.source = True, reason, source
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a cancel callback failed")
+
+    def on_cancel(self, callback: Callable[[], object], /) -> Callable[[], None]:
+        """Calls back once when cancelled, at once if it is; the returned function takes it back."""
+        if self.cancelled:
+            callback()
+            return lambda: None
+        self._callbacks.append(callback)
+
+        def take_back() -> None:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+        return take_back
+
+    async def wait(self) -> None:
+        """Waits until cancelled."""
+        if self.cancelled:
+            return
+        done = asyncio.get_running_loop().create_future()
+        take_back = self.on_cancel(lambda: resolve(done))
+        try:
+            await done
+        finally:
+            take_back()
+
+
+class Gate:
+    """Where a runtime waits while paused. Memory of the owning process, never a fact (RC-83)."""
+
+    POINTS: tuple[GatePoint, ...] = ("request", "call", "read")
+
+    def __init__(self) -> None:
+        self._shut: set[str] = set()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def shut(self) -> frozenset[str]:
+        """The points at which a runtime waits now."""
+        return frozenset(self._shut)
+
+    def pause(self, *points: GatePoint) -> None:
+        """Shuts these points, all if none is named."""
+        self._shut.update(points or self.POINTS)
+
+    def open(self) -> None:
+        """Opens all points."""
+        self._shut.clear()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, point: GatePoint) -> None:
+        """Waits while that point is shut."""
+        while point in self._shut:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+def kind_of(command: Command) -> CommandKind:
+    """The kind under which a command is asked for; a replacement is a new steer or follow-up."""
+    body = command.body
+    if isinstance(body, Replace):
+        return "steer"
+    return body.__struct_config__.tag  # type: ignore[return-value]
+
+
+class Pending:
+    """A command taken from the inbox (contracts.PendingCommand)."""
+
+    def __init__(self, live: LiveRun, command: Command) -> None:
+        self._live = live
+        self.command = command
+
+    async def accept(self) -> None:
+        """Records that it will have an effect; nothing if that is recorded already."""
+        state = self._live.state.commands.get(self.command.id)
+        if state is not None and not state.answer:
+            await self._answer(CommandAnswered(self.command.id, "accepted"))
+
+    async def reject(self, code: str, message: str = "") -> None:
+        """Records that it has none; a rejected answer leaves its request open."""
+        await self._answer(CommandAnswered(self.command.id, "rejected", code, message))
+
+    async def unsupported(self, feature: str = "") -> None:
+        """Records that this runtime has no such thing."""
+        await self._answer(CommandAnswered(self.command.id, "unsupported", "unsupported", feature))
+
+    async def _answer(self, fact: CommandAnswered) -> None:
+        await self._live.writer.write((Draft(fact, causation=self.command.id), RUNTIME))
+
+
+class Inbox:
+    """Commands that wait for the runtime, in order of arrival."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self._items: list[Command] = []
+        self._listeners: list[Callable[[Command], object]] = []
+        state = live.state
+        self._items += state.queued.values()
+        self._items += [
+            entry.command
+            for entry in state.commands.values()
+            if entry.state == "received" and isinstance(entry.command.body, Answer | Steer | FollowUp)
+        ]
+
+    def put(self, command: Command) -> None:
+        """Delivers a command and tells who listens."""
+        self._items.append(command)
+        for listener in list(self._listeners):
+            try:
+                listener(command)
+            except Exception:
+                logger.exception("a command listener failed")
+
+    def waits(self, command_id: str) -> bool:
+        """Whether it has not been taken."""
+        return any(command.id == command_id for command in self._items)
+
+    def remove(self, command_id: str) -> None:
+        """Takes a withdrawn command out."""
+        self._items = [command for command in self._items if command.id != command_id]
+
+    def replace(self, command_id: str, command: Command) -> None:
+        """Puts another command in the place of one that waits."""
+        self._items = [command if item.id == command_id else item for item in self._items]
+
+    def peek(self, kind: CommandKind | None = None) -> Command | None:
+        """The next one (of that kind), left where it is."""
+        for command in self._items:
+            if kind is None or kind_of(command) == kind:
+                return command
+        return None
+
+    def take(self, kind: CommandKind | None = None) -> Pending | None:
+        """Takes the next one (of that kind), or None. Never waits."""
+        command = self.peek(kind)
+        if command is None:
+            return None
+        self._items.remove(command)
+        return Pending(self._live, command)
+
+    def on_arrival(self, callback: Callable[[Command], object], /) -> Callable[[], None]:
+        """Calls back for each command that arrives from now on."""
+        self._listeners.append(callback)
+
+        def take_back() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return take_back
+
+    async def wait(self, kind: CommandKind | None = None) -> None:
+        """Waits until there is one (of that kind)."""
+        while self.peek(kind) is None:
+            done = asyncio.get_running_loop().create_future()
+            take_back = self.on_arrival(partial(lambda done, _: resolve(done), done))
+            try:
+                await done
+            finally:
+                take_back()
+
+
+class Port:
+    """The port of one attachment (contracts.RunPort). Closed, it refuses facts and drops deltas."""
+
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
+        self.scope = live.scope
+        self.commands = Inbox(live)
+        self.closed = ""
+
+    @property
+    def state(self) -> RunFold:
+        """Fold of the facts so far."""
+        return self._live.state  # type: ignore[return-value]
+
+    async def facts(self, after: int = 0) -> AsyncIterator[Record]:
+        """The run's facts from the journal."""
+        for record in await self._live.read_facts(after):
+            yield record
+
+    async def record(self, *facts: Fact | Draft) -> int:
+        """One atomic append; see contracts.RunPort.record."""
+        if self.closed:
+            raise RecordRefused(self.closed)
+        drafts = [(fact if type(fact) is Draft else Draft(fact), RUNTIME) for fact in facts]  # type: ignore[arg-type]
+        return await self._live.record(drafts)
+
+    def tell(self, body: DeltaBody, /) -> None:
+        """Publishes a delta; dropped once the port is closed."""
+        if not self.closed:
+            self._live.tell(body)
+
+    async def gate(self, point: GatePoint) -> None:
+        """Waits while that point is paused."""
+        await self._live.gate.wait(point)
+
+    async def put_artifact(self, data: bytes, media_type: str) -> ArtifactRef:
+        """Stores bytes, durable before it returns."""
+        if len(data) > self._live.limits.max_artifact_bytes:
+            raise RecordRefused("too_large", f"an artifact of {len(data)} bytes")
+        return await self._live.journal.put_blob(data, media_type)
+
+
+__all__ = ["HOST", "Gate", "Inbox", "Pending", "Port", "Scope", "kind_of"]

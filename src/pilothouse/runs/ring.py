@@ -1,0 +1,174 @@
+"""What a live run publishes, kept once, and the cursors that read it (RC-62, RC-63).
+
+One ring a run, bounded in items and bytes; a follower is a cursor, not a queue. The run never waits for a follower: one
+that fell out of the ring is told that it lagged and, in a `Follower`, heals from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from ..events import Delta, Lagged
+from ..records import Record
+
+Item = Record | Delta
+
+Observer = Callable[[Item], None]
+
+
+class Ring:
+    """The last items of one run. `first` is the number of the oldest kept, `end` of the next to come."""
+
+    __slots__ = ("_bytes", "_items", "_limit", "_limit_bytes", "_waiters", "closed", "first")
+
+    def __init__(self, limit: int, limit_bytes: int) -> None:
+        self._items: list[Item] = []
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+        self.first = 0
+        self.closed = False
+
+    @property
+    def end(self) -> int:
+        """The number that the next item will have."""
+        return self.first + len(self._items)
+
+    def append(self, item: Item, size: int) -> None:
+        """Publishes an item of about `size` bytes and wakes who waits."""
+        items = self._items
+        items.append(item)
+        self._bytes += size
+        # Trimmed in halves, so that the cost of an item does not depend on how many are kept.
+        if len(items) >= 2 * self._limit or self._bytes > self._limit_bytes:
+            self._trim()
+        if self._waiters:
+            self.wake()
+
+    def _trim(self) -> None:
+        items = self._items
+        drop = max(len(items) - self._limit, 1)
+        if self._bytes > self._limit_bytes:
+            drop = max(drop, len(items) // 2)
+        drop = min(drop, len(items))
+        del items[:drop]
+        self.first += drop
+        self._bytes = self._bytes * len(items) // (len(items) + drop)
+
+    def get(self, number: int) -> Item:
+        """The item with that number; it must be kept."""
+        return self._items[number - self.first]
+
+    def dropped(self, start: int) -> int:
+        """How many items from number `start` on are gone."""
+        return max(self.first - start, 0)
+
+    def wake(self) -> None:
+        """Wakes all who wait."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self.closed = True
+        self.wake()
+
+    async def wait(self, number: int) -> bool:
+        """Waits until item `number` is there; False if it never will be."""
+        while number >= self.end:
+            if self.closed:
+                return False
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if not waiter.done() and waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return True
+
+
+class Subscription:
+    """What is published from now on. An async iterator and async context manager.
+
+    A reader that falls out of the ring gets one `Lagged` delta, then the oldest kept item.
+    """
+
+    def __init__(
+        self, run_id: str, ring: Ring, last_seq: int, on_close: Callable[[Subscription], None]
+    ) -> None:
+        self._run_id = run_id
+        self._ring = ring
+        self._cursor = ring.end
+        self._last_seq = last_seq
+        self._on_close = on_close
+        self._closed = False
+
+    @property
+    def last_seq(self) -> int:
+        """The last fact that this reader has seen or knows to be skipped."""
+        return self._last_seq
+
+    def take_nowait(self) -> Item | None:
+        """The next item if it is there. Never waits."""
+        ring = self._ring
+        if lost := ring.dropped(self._cursor):
+            self._cursor = ring.first
+            return self._lagged(lost)
+        if self._cursor >= ring.end:
+            return None
+        item = ring.get(self._cursor)
+        self._cursor += 1
+        if type(item) is Record:
+            self._last_seq = item.seq
+        return item
+
+    def _lagged(self, lost: int) -> Delta:
+        kept = self._ring.get(self._cursor) if self._cursor < self._ring.end else None
+        last = (
+            kept.seq - 1
+            if type(kept) is Record
+            else kept.after_seq
+            if type(kept) is Delta
+            else self._last_seq
+        )
+        facts = max(last - self._last_seq, 0)
+        self._last_seq = max(last, self._last_seq)
+        return Delta(self._run_id, 0, last, Lagged(facts, lost - facts, last))
+
+    def __aiter__(self) -> Self:
+        """Iterates from where it is."""
+        return self
+
+    async def __anext__(self) -> Item:
+        """The next item; stops when the run is over or the subscription closed."""
+        while not self._closed:
+            item = self.take_nowait()
+            if item is not None:
+                return item
+            if not await self._ring.wait(self._cursor):
+                break
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stops following. The run goes on."""
+        if not self._closed:
+            self._closed = True
+            self._on_close(self)
+
+    async def __aenter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Closes."""
+        await self.aclose()
+
+
+ReadFacts = Callable[[int], Awaitable[list[Record]]]

@@ -1,0 +1,225 @@
+"""Beginning a run: checks, registration before work, idempotent reopening (RC-31 … RC-35)."""
+
+from __future__ import annotations
+
+import asyncio
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from ..core.canonical import NotJSON, chain_start, check, digest, encode, normal, seal
+from ..core.run import HOST, RunState, apply
+from ..core.settling import event_id_of
+from ..core.transcript import wants_answer
+from ..errors import (
+    InvalidSpec,
+    RunConflict,
+    RunNotFound,
+    StartUnknown,
+    Unsupported,
+)
+from ..events import RunAccepted
+from ..messages import JSON, MEDIA, Message, Unset
+from ..records import Parent, Registration, RunQuery, RunSpec
+from .fleet import Fleet
+from .history import known_ids
+from .live import LiveRun
+
+ID_LIMIT = 200
+
+
+def check_id(value: str, what: str) -> str:
+    """An opaque id: 1–200 characters, no control characters, no surrogates (RC-1)."""
+    if not 1 <= len(value) <= ID_LIMIT:
+        raise InvalidSpec(f"{what} must have 1 to {ID_LIMIT} characters")
+    if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in value):
+        raise InvalidSpec(f"{what} must not hold control characters or surrogates")
+    return value
+
+
+def _copy(value: JSON) -> JSON:
+    return msgspec.json.decode(encode(value))
+
+
+class Starter:
+    """Starts runs of one fleet. Equal starts at the same time share one registration."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._starting: dict[str, tuple[str, asyncio.Future[LiveRun | None]]] = {}
+
+    async def start(
+        self,
+        spec: RunSpec,
+        *,
+        until: Literal["accepted", "started"],
+        expect_head: str | Unset | None,
+    ) -> tuple[LiveRun | None, bool]:
+        """Registers and drives a run, or finds the equal one: (the live run, if it is live here; reopened)."""
+        fleet = self._fleet
+        fleet.check_open("start a run")
+        registration = self._register(await self._checked(spec))
+        live, reopened = await self._create(registration, expect_head)
+        if live is not None and until == "started":
+            await self._until_started(live)
+        return live, reopened
+
+    async def _until_started(self, live: LiveRun) -> None:
+        """Waits for the first fact of the runtime, bounded; the run goes on whatever comes of the waiting."""
+        await live.wait_started(self._fleet.timing.start)
+        if live.not_begun:
+            raise StartUnknown(live.run_id)
+        if (refusal := live.refusal) is not None:
+            raise refusal
+
+    async def _checked(self, spec: RunSpec) -> RunSpec:
+        """The spec in its stored form, or the reason why there can be no such run."""
+        fleet = self._fleet
+        descriptor = fleet.described.descriptor
+        check_id(spec.run_id, "run_id")
+        check_id(spec.thread_id, "thread_id")
+        if spec.parent is not None and spec.base:
+            raise InvalidSpec("a run hangs on a parent or has a base, not both", "parent_and_base")
+        if spec.output_schema is not None and not descriptor.structured_output:
+            raise Unsupported("the runtime has no structured output", "structured_output")
+        if spec.deadline_ms is not None and spec.deadline_ms <= 0:
+            raise InvalidSpec("the deadline must be a time", "deadline")
+        if spec.extensions and len(encode(spec.extensions)) > fleet.limits.max_extension_bytes:
+            raise InvalidSpec(f"extensions exceed {fleet.limits.max_extension_bytes} bytes", "extensions")
+        try:
+            check(spec)
+        except NotJSON as error:
+            raise InvalidSpec(f"the spec is not JSON: {error}") from error
+        if spec.options or spec.extensions:  # what the caller goes on to change is not what was registered
+            spec = replace(spec, options=_copy(spec.options), extensions=_copy(spec.extensions))
+        self._check_media(spec.input)
+        return await self._check_path(spec)
+
+    def _check_media(self, messages: tuple[Message, ...]) -> None:
+        accepts = self._fleet.described.descriptor.accepts
+        for message in messages:
+            for part in message.parts:
+                if isinstance(part, MEDIA) and not any(fnmatchcase(part.mime_type, kind) for kind in accepts):
+                    raise Unsupported(f"the runtime does not take {part.mime_type}", "media_type")
+
+    async def _check_path(self, spec: RunSpec) -> RunSpec:
+        """Resolves the parent (RC-68) and sees that there is something to answer."""
+        fleet = self._fleet
+        if spec.parent is not None:
+            try:
+                above = await fleet.paths.registration(spec.parent.run_id)
+            except RunNotFound as error:
+                raise InvalidSpec(f"no parent run {spec.parent.run_id}", "parent_not_found") from error
+            if (above.spec.thread_id, above.spec.tenant) != (spec.thread_id, spec.tenant):
+                raise InvalidSpec("the parent is of another thread or tenant", "parent_foreign")
+        # A stored spec always names where it hangs, so that a child's history never changes.
+        path = await fleet.paths.front(spec)
+        if path and spec.parent and spec.parent.keep_through is None:
+            spec = replace(spec, parent=Parent(spec.parent.run_id, path[-1].message.id))
+        ids = known_ids(path)
+        for message in spec.input:
+            if message.id in ids:
+                raise InvalidSpec(f"message id {message.id} is used on the path already", "message_id_used")
+            ids.add(message.id)
+        if not spec.input:
+            complete = [entry.message for entry in path if entry.complete]
+            if not complete or not wants_answer(complete[-1]):
+                raise InvalidSpec("there is no message that wants an answer", "nothing_to_do")
+        return spec
+
+    def _register(self, spec: RunSpec) -> Registration:
+        fleet = self._fleet
+        spec, body = normal(spec)
+        spec_digest = digest(body)
+        identity = digest(f"{spec_digest}\n{fleet.binding}\n{fleet.described.digest}".encode())
+        return Registration(
+            spec, spec_digest, fleet.binding, fleet.described.digest, identity, fleet.clock.time_ms()
+        )
+
+    async def _create(
+        self, registration: Registration, expect_head: str | Unset | None
+    ) -> tuple[LiveRun | None, bool]:
+        run_id = registration.spec.run_id
+        fleet = self._fleet
+        if (live := fleet.live.get(run_id)) is not None:
+            if live.registration.identity != registration.identity:
+                raise RunConflict(run_id)
+            return live, True
+        if (other := self._starting.get(run_id)) is not None:
+            if other[0] != registration.identity:
+                raise RunConflict(run_id)
+            return await asyncio.shield(other[1]), True
+        done: asyncio.Future[LiveRun | None] = asyncio.get_running_loop().create_future()
+        self._starting[run_id] = (registration.identity, done)
+        try:
+            live, reopened = await self._register_durably(registration, expect_head)
+        except BaseException as error:
+            done.set_exception(error)
+            done.exception()
+            raise
+        else:
+            done.set_result(live)
+            return live, reopened
+        finally:
+            del self._starting[run_id]
+
+    async def _register_durably(
+        self, registration: Registration, expect_head: str | Unset | None
+    ) -> tuple[LiveRun | None, bool]:
+        """Intent first: the registration is durable before the runtime is called (RC-32)."""
+        fleet = self._fleet
+        spec = registration.spec
+        await self._check_thread(spec)
+        if len(fleet.live) - len(fleet.finished) >= fleet.limits.max_live_runs:
+            raise Unsupported(f"{fleet.limits.max_live_runs} runs are live", "too_many_runs")
+        state = RunState(spec.run_id, chain_start(spec.run_id, registration.spec_digest))
+        fact = RunAccepted(
+            spec.thread_id, registration.spec_digest, registration.binding, registration.descriptor_digest
+        )
+        record = seal(
+            run_id=spec.run_id,
+            seq=1,
+            at_ms=registration.created_at_ms,
+            lane=HOST,
+            fence=1,
+            fact=fact,
+            event_id=event_id_of(fact, 1),
+            causation=None,
+            source=None,
+            previous=state.chain,
+        )
+        apply(state, record)
+        creating = fleet.journal.create(
+            registration,
+            [record],
+            summary=state.summary(),
+            claim=fleet.claim_request(),
+            expect_head=expect_head,
+        )
+        if fleet.journal.immediate:
+            created = await creating
+        else:  # a registration handed over is not undone by a cancelled caller (RC-14)
+            created = await asyncio.shield(asyncio.get_running_loop().create_task(creating))
+        if created.existing:
+            if created.head.registration.identity != registration.identity:
+                raise RunConflict(spec.run_id)
+            return None, True
+        live = fleet.host(registration, state, created.head.fence)
+        live.publish_stored(record)
+        await fleet.drive(live, resume=False)
+        return live, False
+
+    async def _check_thread(self, spec: RunSpec) -> None:
+        reuse = self._fleet.described.descriptor.thread_reuse
+        if reuse == "parallel":
+            return
+        if reuse == "none":
+            page = await self._fleet.journal.list(RunQuery(thread_id=spec.thread_id), limit=1)
+            if page.items and page.items[0].run_id != spec.run_id:
+                raise Unsupported("the runtime takes one run a thread", "thread_busy")
+            return
+        live = self._fleet.threads.get(spec.thread_id)
+        if live is not None and not live.over and live.run_id != spec.run_id:
+            raise Unsupported(f"run {live.run_id} is live in thread {spec.thread_id}", "thread_busy")

@@ -1,0 +1,258 @@
+"""The one writer of a live run: judge, append, fold, publish; one at a time, in order of arrival (RC-10).
+
+It is an object, not a task. With a journal that answers at once (memory) all of it happens in the caller's step. With
+any other the append is handed over in a task of its own, so that a caller who is cancelled leaves and the append is
+still applied (RC-14), and nobody sees a fact that is not durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from ..contracts import Clock, Journal
+from ..core.canonical import NotJSON, digest, draft_digest, encode, seal
+from ..core.rules import LEGAL, Refused, Verdict, Violation, judge
+from ..core.run import HOST, RUNTIME, Phase, RunState, apply
+from ..core.settling import event_id_of, expand
+from ..errors import (
+    DuplicateConflict,
+    FenceConflict,
+    JournalBusy,
+    JournalFull,
+    JournalUnavailable,
+    ProtocolViolation,
+    RecordRefused,
+    SeqConflict,
+)
+from ..events import ContinuityLost, Lane, RunEnded, ViolationRecorded
+from ..records import Draft, Head, Record
+from .timing import RESERVED_FACTS, RunLimits, RunTiming
+
+logger = logging.getLogger("pilothouse.runs")
+
+Written: TypeAlias = tuple[Draft, Lane]
+
+
+class _NotLegal(NamedTuple):
+    """Why a draft could not be the next fact."""
+
+    verdict: Refused | Violation
+    draft: Draft
+    lane: Lane
+
+
+class Writer:
+    """Serialises all appends of one run under one fence.
+
+    `on_stored` is called for each record once it is durable and folded, in order; `on_violation` and `on_fenced` tell
+    the live run that its port must close; `reload` folds the run from the journal anew.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        state: RunState,
+        fence: int,
+        *,
+        on_stored: Callable[[Record], None],
+        on_lost: Callable[[str], None],
+        reload: Callable[[], Awaitable[RunState]],
+        timing: RunTiming,
+        limits: RunLimits,
+    ) -> None:
+        self.state = state
+        self.fence = fence
+        self.stalled = False
+        self.closed = ""
+        self._journal = journal
+        self._clock = clock
+        self._on_stored = on_stored
+        self._on_lost = on_lost
+        self._reload = reload
+        self._timing = timing
+        self._limits = limits
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[int]] = set()
+
+    async def write(self, *drafts: Written) -> int:
+        """Stores these facts in one append and returns the last seq once it is durable.
+
+        Raises:
+            RecordRefused: nothing was stored; the run goes on.
+            ProtocolViolation: the runtime broke the contract; the run is unknown now.
+            JournalError: the store has a definite fault.
+        """
+        if self._journal.immediate:
+            return await self._write(drafts)
+        task = asyncio.get_running_loop().create_task(self._in_turn(drafts))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[int]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a caller who left does not leave a warning behind
+
+    async def drain(self) -> None:
+        """Waits until everything handed over is applied."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _in_turn(self, drafts: Sequence[Written]) -> int:
+        async with self._turn:
+            return await self._write(drafts)
+
+    async def _write(self, drafts: Sequence[Written]) -> int:
+        if self.closed:
+            raise RecordRefused(self.closed)
+        before = Head(self.state.seq, self.state.chain)
+        # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
+        ahead = self.state if self._journal.immediate else self.state.fork()
+        made = self._judge(ahead, drafts)
+        if isinstance(made, _NotLegal):
+            if ahead is self.state and ahead.seq != before.seq:
+                self.state = await self._reload()
+            return await self._illegal(made)
+        try:
+            await self._append(made, before, ahead)
+        except DuplicateConflict:
+            if ahead is self.state:
+                self.state = await self._reload()
+            return await self._repeated(drafts, made)
+        except BaseException:
+            if ahead is self.state:
+                self.state = await self._reload()
+            raise
+        self.state = ahead
+        for record in made:
+            self._on_stored(record)
+        return made[-1].seq
+
+    def _judge(self, ahead: RunState, drafts: Sequence[Written]) -> list[Record] | _NotLegal:
+        """Judges, numbers and folds drafts into `ahead`, with what must stand in front of each."""
+        made: list[Record] = []
+        at_ms = max(self._clock.time_ms(), ahead.updated_at_ms)
+        for draft, lane in drafts:
+            for front, front_lane in expand(ahead, draft, lane):
+                made.append(self._seal(ahead, front, front_lane, at_ms))
+            verdict = judge(ahead, draft, lane)
+            if verdict is LEGAL:
+                verdict = self._room(ahead, draft)
+            if verdict is not LEGAL:
+                assert isinstance(verdict, Refused | Violation)
+                return _NotLegal(verdict, draft, lane)
+            try:
+                made.append(self._seal(ahead, draft, lane, at_ms))
+            except NotJSON as error:
+                return _NotLegal(Refused("invalid_fact", str(error)), draft, lane)
+        return made
+
+    def _room(self, ahead: RunState, draft: Draft) -> Verdict:
+        room = self._limits.max_run_facts - ahead.seq
+        if room <= RESERVED_FACTS and not (ahead.phase is Phase.STOPPING or isinstance(draft.fact, RunEnded)):
+            return Refused("run_full", f"the run has {ahead.seq} facts")
+        return LEGAL
+
+    def _seal(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int) -> Record:
+        seq = ahead.seq + 1
+        record = seal(
+            run_id=ahead.run_id,
+            seq=seq,
+            at_ms=at_ms,
+            lane=lane,
+            fence=self.fence,
+            fact=draft.fact,
+            event_id=draft.event_id or event_id_of(draft.fact, seq),
+            causation=draft.causation,
+            source=draft.source,
+            previous=ahead.chain,
+        )
+        if len(record.body) > self._limits.max_fact_bytes:
+            raise RecordRefused("too_large", f"{draft.fact.kind} of {len(record.body)} bytes")
+        apply(ahead, record)
+        return record
+
+    async def _append(self, made: list[Record], before: Head, ahead: RunState) -> None:
+        """Appends, through outages: what was handed over is stored once the journal is back (RC-15)."""
+        began = self._clock.monotonic()
+        delay = 0.05
+        while True:
+            try:
+                await self._journal.append(
+                    ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
+                )
+            except (FenceConflict, SeqConflict) as error:
+                self.close("fenced")
+                self._on_lost("fenced")
+                raise RecordRefused("fenced", str(error)) from error
+            except (JournalBusy, JournalFull, JournalUnavailable) as error:
+                # Uncertain or refused: the same records again are a duplicate if they had been stored after all.
+                waited = self._clock.monotonic() - began
+                if not self.stalled and (
+                    waited >= self._timing.append_alarm or isinstance(error, JournalFull)
+                ):
+                    self.stalled = True
+                    logger.warning("run %s waits for its journal: %s", ahead.run_id, error)
+                await self._clock.sleep(delay)
+                delay = min(delay * 2, 5.0)
+            else:
+                self.stalled = False
+                return
+
+    def close(self, code: str) -> None:
+        """Refuses everything from now on."""
+        self.closed = self.closed or code
+
+    async def _illegal(self, problem: _NotLegal) -> int:
+        verdict, draft, lane = problem
+        if lane == RUNTIME and (seq := await self._stored_already(draft, lane)) is not None:
+            return seq
+        if isinstance(verdict, Refused):
+            raise RecordRefused(verdict.code, verdict.why)
+        if lane == HOST:
+            raise RuntimeError(f"the controller broke its own rules: {verdict.why}")
+        await self._violated(verdict, draft)
+        raise ProtocolViolation(verdict.code, verdict.why)
+
+    async def _stored_already(self, draft: Draft, lane: Lane) -> int | None:
+        """The seq of an exact repeat of a stored fact, in any state (RC-13)."""
+        event_id = draft.event_id or event_id_of(draft.fact, 0)
+        stored = await self._journal.find(self.state.run_id, event_id)
+        if stored is None:
+            return None
+        same = stored.lane == lane and stored.digest == draft_digest(
+            draft.fact, event_id, draft.causation, draft.source
+        )
+        return stored.seq if same else None
+
+    async def _repeated(self, drafts: Sequence[Written], made: list[Record]) -> int:
+        """The store knows one of the event ids: an exact repeat, or other content under the same name."""
+        seqs = [await self._stored_already(draft, lane) for draft, lane in drafts]
+        if all(seq is not None for seq in seqs):
+            return seqs[-1] or 0
+        draft, lane = drafts[seqs.index(None)]
+        event_id = draft.event_id or event_id_of(draft.fact, 0)
+        if lane == HOST:
+            raise DuplicateConflict(self.state.run_id, event_id)
+        why = f"event {event_id} stands for other content"
+        await self._violated(Violation("duplicate_conflict", why), draft)
+        raise ProtocolViolation("duplicate_conflict", why)
+
+    async def _violated(self, verdict: Violation, draft: Draft) -> None:
+        """Keeps the evidence and gives the run up as unknown, in one append."""
+        try:
+            body = encode(draft.fact)
+        except NotJSON as error:
+            body = str(error).encode()
+        shown = body.decode("utf-8", "replace")
+        evidence = ViolationRecorded(
+            verdict.code, verdict.why, shown if len(shown) <= 4096 else shown[:4096], digest(body)
+        )
+        lost = ContinuityLost(self.state.seq, "violation", verdict.why)
+        self._on_lost("violation")
+        await self._write(((Draft(evidence), HOST), (Draft(lost), HOST)))
