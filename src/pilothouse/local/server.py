@@ -36,12 +36,8 @@ DEFAULT_CONTEXT: Final = 4096  # tokens a conversation: 94 MB of memory each wit
 DEFAULT_SLOTS: Final = 2  # answers written at the same time; further requests wait their turn
 KEPT_LOG_LINES: Final = 20
 
-SMOLLM2_SAMPLING: Final[Mapping[str, float]] = {
-    "temp": 0.2,
-    "top_p": 0.9,
-    "penalty_repeat": 1.1,
-}
-"""For the house model, in llama.cpp's names. Temperature and top-p are its makers'; the penalty keeps it out of loops."""
+SMOLLM2_SAMPLING: Final[Mapping[str, float]] = {"temp": 0.2, "top_p": 0.9}
+"""For the house model, in llama.cpp's names; its makers' values. A penalty on repetition makes it wander from the facts."""
 SMOLLM2_MAX_TOKENS: Final = 1024  # a model this small does not always find the end
 
 _ENGINE: Final = Path(__file__).with_name("engine.py")
