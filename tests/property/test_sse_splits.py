@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wirekit import wire_cases
 
 from pilothouse.core.sse import Frame, SSEReader
 from pilothouse.providers.decode import DECODERS, decode
+from wirekit import wire_cases
 
 PIECES = st.sampled_from(
     [b"data: ", b"data:", b"data", b"event: x", b"id: 1", b": c", b"a", "日🌊".encode(), b" ", b"\n", b"\r", b"\r\n", b"\n\n", b"\xef\xbb\xbf"]
@@ -39,7 +39,11 @@ def test_responses_do_not_depend_on_the_reads(case, cuts: list[int]) -> None:
     )
 
 
-@given(st.sampled_from(wire_cases(*DECODERS)), st.integers(0, 10**6), st.sampled_from(["eof", "reset"]))
+# What may be the beginning of a tag is held back, and shown where nothing follows: no prefix of the whole.
+UNTAGGED = [case for case in wire_cases(*DECODERS) if case.think_tags == "off"]
+
+
+@given(st.sampled_from(UNTAGGED), st.integers(0, 10**6), st.sampled_from(["eof", "reset"]))
 def test_a_cut_body_never_raises_and_never_gains(case, at: int, end: str) -> None:
     """A prefix of a body gives a prefix of its text, and runs no call that the whole does not have."""
     whole = decode(case.dialect, case.body, **case.options)
