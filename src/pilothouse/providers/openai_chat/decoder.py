@@ -132,7 +132,7 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
 
     # Messages
 
-    def _on_message(self, message: _Chunk, event: str, out: list[ProviderEvent]) -> None:  # noqa: ARG002
+    def _on_message(self, message: _Chunk, event: str, out: list[ProviderEvent]) -> None:
         if message.usage is not None:
             self._on_usage(message.usage, out)
         if not self._started and (message.id or message.model):
