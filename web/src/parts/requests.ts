@@ -1,0 +1,56 @@
+/** What a waiting run asks: approvals and questions, answered all at once, as AG-UI wants it. */
+
+import { html, nothing } from "lit";
+import type { Session } from "../session";
+import type { RunRequest } from "../wire";
+
+export function requests(session: Session) {
+  const open = session.requests;
+  if (open.length === 0) return html`<p class="ending">Waiting for something outside this page.</p>`;
+  const single = open.length === 1;
+  return html`
+    <form class="banner ask" data-testid="requests" @submit=${(e: SubmitEvent) => answer(session, e)}>
+      <p><strong>${single ? "This needs your answer." : `These ${open.length} need your answer.`}</strong></p>
+      ${open.map((request) => question(request, single))}
+      ${single && isApproval(open[0]!)
+        ? nothing
+        : html`<div class="buttons"><button type="submit" class="primary" data-testid="answer">Answer</button></div>`}
+    </form>
+  `;
+}
+
+const idOf = (request: RunRequest) => request.id ?? request.request_id ?? "";
+const isApproval = (request: RunRequest) => request.kind === "approval";
+
+function question(request: RunRequest, single: boolean) {
+  const id = idOf(request);
+  const prompt = request.prompt || (isApproval(request) ? "May the tool run?" : "What shall it be?");
+  if (!isApproval(request))
+    return html`<label>${prompt}<input name=${id} data-testid="answer-input" required autocomplete="off" /></label>`;
+  if (single)
+    return html`
+      <p>${prompt}</p>
+      <div class="buttons">
+        <button type="submit" class="primary" name=${id} value="yes" data-testid="approve">Approve</button>
+        <button type="submit" name=${id} value="no" data-testid="deny">Deny</button>
+      </div>
+    `;
+  return html`
+    <fieldset>
+      <legend>${prompt}</legend>
+      <label class="choice"><input type="radio" name=${id} value="yes" required /> Approve</label>
+      <label class="choice"><input type="radio" name=${id} value="no" /> Deny</label>
+    </fieldset>
+  `;
+}
+
+function answer(session: Session, event: SubmitEvent): void {
+  event.preventDefault();
+  const data = new FormData(event.target as HTMLFormElement, event.submitter);
+  session.answer(
+    session.requests.map((request) => {
+      const given = String(data.get(idOf(request)) ?? "");
+      return { id: idOf(request), payload: isApproval(request) ? { approved: given === "yes" } : given };
+    }),
+  );
+}

@@ -1,0 +1,90 @@
+/** What the server's control API says, as far as the page reads it. Answers may grow members. */
+
+export interface AgentInfo {
+  name: string;
+  description?: string | null;
+  model?: string | null;
+}
+
+export type RunStatus =
+  | "accepted"
+  | "running"
+  | "waiting"
+  | "stopping"
+  | "unknown"
+  | "completed"
+  | "truncated"
+  | "incomplete"
+  | "cancelled"
+  | "failed";
+
+export interface ThreadInfo {
+  thread_id: string;
+  title?: string | null;
+  agent?: string | null;
+  created_at?: string;
+  updated_at?: string;
+  last_run?: string | null;
+  status?: RunStatus | null;
+  pinned?: boolean;
+  archived?: boolean;
+  head?: string | null;
+}
+
+export interface ThreadPage {
+  items: ThreadInfo[];
+  next?: string | null;
+}
+
+export interface Delivery {
+  phase: "streaming" | "complete";
+  outcome: "success" | "paused" | "aborted" | "error" | "interrupted" | null;
+  reason?: string | null;
+}
+
+export type Ledger = "succeeded" | "failed" | "cancelled" | "refused" | "unknown";
+
+export type WirePart =
+  | { type: "text"; text: string }
+  | { type: "reasoning"; text: string }
+  | { type: "tool_call"; call_id: string; tool: string; arguments: unknown }
+  | { type: "image" | "file"; name?: string | null; media_type?: string | null };
+
+export interface WireMessage {
+  id: string;
+  role: "user" | "assistant" | "tool" | "system";
+  parts: WirePart[];
+  call_id?: string | null;
+  is_error?: boolean;
+  ledger?: Ledger | null;
+  run_id: string | null;
+  created_at?: string | null;
+  delivery: Delivery;
+}
+
+export interface ThreadMessages {
+  items: WireMessage[];
+  active_run: { run_id: string; status: RunStatus } | null;
+  head: string | null;
+}
+
+export interface RunRequest {
+  id?: string;
+  request_id?: string;
+  kind?: string; // input, approval, external
+  prompt?: string | null;
+  call_id?: string | null;
+}
+
+export interface RunView {
+  run_id: string;
+  thread_id: string;
+  agent: string;
+  status: RunStatus;
+  ownership: "here" | "elsewhere" | "orphaned" | "parked" | "stalled" | "none";
+  outcome?: Record<string, unknown> | null;
+  unknown?: { cause?: string; reason?: string | null; ways?: string[] } | null;
+  requests?: RunRequest[];
+  can?: string[];
+  live?: boolean;
+}
