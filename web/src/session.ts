@@ -317,6 +317,12 @@ export class Session {
         this.set({ items, run: { ...run, status: unknown ? "unknown" : "failed", error }, spoken });
         return;
       }
+      case "CUSTOM": {
+        const note = NOTES[String(event["name"])];
+        if (note) this.say("info", note);
+        if (items !== this.state.items) this.set({ items });
+        return;
+      }
       default:
         if (items !== this.state.items) this.set({ items });
     }
@@ -363,6 +369,7 @@ export class Session {
     const { run } = this.state;
     if (!run) return;
     const view = await this.ask(() => api.recover(run.id));
+    if (view && isLive(view)) this.say("info", NOTES["pilothouse.resumed"]!);
     if (view && isUnsettled(view)) this.say("info", "Recovering did not settle it: the outcome is still unknown.");
     await this.loadThreads();
     await this.refresh();
@@ -398,7 +405,7 @@ export class Session {
       return await action();
     } catch (error) {
       if (error instanceof Unreachable) this.set({ offline: true });
-      else if (!quiet) this.say("error", messageOf(error));
+      else if (!quiet || (error instanceof Problem && error.status === 401)) this.say("error", messageOf(error));
       return undefined;
     }
   }
@@ -428,6 +435,13 @@ export class Session {
   }
 }
 
+/** Notes that say more than the messages and the status do. */
+const NOTES: Record<string, string> = {
+  "pilothouse.forked": "You wrote on from an earlier point: this is a new branch, the old one is kept.",
+  "pilothouse.resumed": "Resumed: the work goes on where it was interrupted.",
+  "pilothouse.recovered": "Resumed: the work goes on where it was interrupted.",
+};
+
 const EMPTY_THREAD: ThreadMessages = { items: [], active_run: null, head: null };
 
 const absent =
@@ -441,7 +455,6 @@ const absent =
 const isConnection = (error: unknown) =>
   error instanceof Unreachable ||
   error instanceof Unended ||
-  error instanceof TypeError || // what browsers raise when a body breaks off
   error instanceof SyntaxError || // half a frame
   (error instanceof Problem && error.passing);
 

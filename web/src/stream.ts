@@ -22,6 +22,21 @@ export interface StreamRequest {
 /** How a connection ended. Only `terminal` says anything about the run. */
 export type StreamEnd = { kind: "terminal" } | { kind: "aborted" } | { kind: "lost"; error: unknown };
 
+/** The response with a body that ends where it breaks off: the same to us, since neither is an end of the run. (The
+ * protocol client cancels a broken body once more and leaves that rejection to nobody.) */
+function unbreaking(response: Response): Response {
+  const reader = response.body!.getReader();
+  const body = new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      const { done, value } = await reader.read().catch(() => ({ done: true as const, value: undefined }));
+      if (done) controller.close();
+      else controller.enqueue(value);
+    },
+    cancel: (reason) => reader.cancel(reason).catch(() => undefined),
+  });
+  return new Response(body, { status: response.status, headers: response.headers });
+}
+
 /** A clean close without a terminal event: proves nothing. */
 export class Unended extends Error {
   constructor() {
@@ -41,7 +56,7 @@ class RunStream extends HttpAgent {
       agentId: asked.agent,
       threadId: asked.threadId,
       initialMessages: asked.messages ?? [],
-      fetch: request,
+      fetch: async (url, init) => unbreaking(await request(url, init)),
     });
   }
 

@@ -39,7 +39,10 @@ export class AppView extends View {
   }
 
   protected override firstUpdated(): void {
-    new ResizeObserver(() => this.away || this.toEnd()).observe(this.querySelector(".items")!);
+    // The end stays in sight while it grows, and while notices or a longer draft take room from it.
+    const sizes = new ResizeObserver(() => this.away || this.toEnd());
+    sizes.observe(this.querySelector(".items")!);
+    sizes.observe(this.log);
     this.composer.focus();
   }
 
@@ -70,7 +73,8 @@ export class AppView extends View {
   }
 
   private readonly key = (event: KeyboardEvent) => {
-    if (event.key !== "Escape" || event.isComposing || this.querySelector("dialog[open]")) return;
+    const elsewhere = (event.target as Element).closest("input, select, dialog"); // there Esc means something else
+    if (event.key !== "Escape" || event.isComposing || elsewhere) return;
     if (this.drawer) void this.closeDrawer();
     else if (this.session.busy) {
       event.preventDefault();
@@ -245,7 +249,7 @@ export class AppView extends View {
     const { notices, link, offline } = this.session.state;
     const fixed =
       link === "reconnecting"
-        ? "The connection is lost. The work goes on at the server; joining it again…"
+        ? "The connection is lost. Joining the run again…"
         : offline
           ? "The server cannot be reached. Trying again…"
           : "";

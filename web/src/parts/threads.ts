@@ -34,12 +34,11 @@ export class ThreadsView extends View {
           @input=${(e: Event) => this.tell("search-threads", (e.target as HTMLInputElement).value)}
         />
       </div>
-      <ul class="threads">
-        ${repeat(this.threads, (it) => it.thread_id, (it) => this.thread(it))}
-      </ul>
       ${this.threads.length === 0
         ? html`<p class="empty">${this.query ? "Nothing found." : "No conversations yet."}</p>`
-        : nothing}
+        : html`<ul class="threads">
+            ${repeat(this.threads, (it) => it.thread_id, (it) => this.thread(it))}
+          </ul>`}
       ${this.more
         ? html`<button type="button" class="quiet" @click=${() => this.tell("more-threads")}>Show more</button>`
         : nothing}

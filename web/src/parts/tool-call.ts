@@ -13,6 +13,7 @@ const WORDS: Record<CallState, string> = {
 };
 
 const SHORT = 320; // longer than this is folded
+const ONE_LINE = 60; // up to this stands on one line
 
 /** One call as a card: what was asked, what came of it. */
 export function toolCall(call: CallPart) {
@@ -59,7 +60,9 @@ const size = (length: number) => (length < 1_000 ? `${length} characters` : `${M
 function pretty(text: string): string {
   try {
     const value: unknown = JSON.parse(text);
-    return typeof value === "string" ? value : JSON.stringify(value, null, 2);
+    if (typeof value === "string") return value;
+    const line = JSON.stringify(value);
+    return line.length <= ONE_LINE ? line : JSON.stringify(value, null, 2);
   } catch {
     return text; // not JSON, or not all of it yet
   }
