@@ -104,10 +104,11 @@ export class Session {
 
   /** Reads the list, and the open thread when something happened to it that no stream told us. */
   async poll(): Promise<void> {
+    const back = this.state.offline;
     await this.loadThreads();
-    const { threadId, run } = this.state;
-    if (!threadId || this.reading || this.state.offline) return;
-    if (this.signature(threadId) !== this.seen || (run && LIVE.has(run.status))) await this.refresh();
+    const { threadId, run, offline } = this.state;
+    if (!threadId || this.reading || offline) return;
+    if (back || this.signature(threadId) !== this.seen || (run && LIVE.has(run.status))) await this.refresh();
   }
 
   private signature(threadId: string): string {
@@ -232,9 +233,12 @@ export class Session {
     void this.follow(this.newRun(transcript.toAgui(items)), item);
   }
 
-  /** Asks again from the last question: a new run, the old one stays in the record. */
+  /** Asks again from the last question. What the old run gave leaves the path, not the record. */
   retry(): void {
-    if (!this.busy) void this.follow(this.newRun(transcript.toRetry(this.state.items)));
+    if (this.busy) return;
+    const items = transcript.retryFrom(this.state.items);
+    this.set({ items, notices: [] });
+    void this.follow(this.newRun(transcript.toAgui(items)));
   }
 
   /** Answers the open requests of a waiting run, all at once. */
@@ -346,21 +350,24 @@ export class Session {
     const { run, threadId } = this.state;
     if (!run || !threadId || !this.busy) return;
     const unsent = this.state.items.find((it) => it.sending);
-    if (unsent) {
-      // Nothing says that it was taken. Stop asking, tell the server in case it was, and look.
-      this.reading?.abort();
-      this.reading = null;
-      await api.stop(run.agent, threadId, run.id).catch(() => null);
-      this.takeBack(threadId, unsent);
-      this.say("info", "Stopped before the server had taken the message.");
-      return this.refresh();
-    }
+    if (unsent) return this.stopAsking(run, threadId, unsent);
     const { status } = run;
     this.setRun({ status: "stopping" });
     const answer = await this.ask(() => api.stop(run.agent, threadId, run.id));
     if (answer?.stopped) return;
     if (this.state.run?.id === run.id && this.state.run.status === "stopping") this.setRun({ status });
     if (answer && !this.reading) await this.refresh();
+  }
+
+  /** Nothing says that the message was taken. The page lets go of it, tells the server in case it was, and looks. */
+  private async stopAsking(run: Run, threadId: string, unsent: Item): Promise<void> {
+    this.reading?.abort();
+    this.reading = null;
+    this.takeBack(threadId, unsent);
+    this.say("info", "Stopped before the server had taken the message.");
+    const answer = await api.stop(run.agent, threadId, run.id).catch(() => null);
+    if (answer?.stopped && this.state.draft === transcript.plainText(unsent.parts)) this.setDraft("");
+    await this.refresh();
   }
 
   // ---- ways out of an unknown outcome ----

@@ -170,11 +170,10 @@ export function toAgui(transcript: Transcript): Message[] {
 }
 
 /** The conversation up to the last question or tool result: what a retry goes on from. */
-export function toRetry(transcript: Transcript): Message[] {
-  const messages = toAgui(transcript);
-  while (messages.length > 0 && messages.at(-1)!.role !== "user" && messages.at(-1)!.role !== "tool") messages.pop();
-  return messages;
-}
+export const retryFrom = (items: Transcript): Transcript =>
+  items.slice(0, items.findLastIndex((it) => it.role === "user" || it.parts.some(isSettledCall)) + 1);
+
+const isSettledCall = (part: Part) => part.type === "call" && part.result !== undefined;
 
 export const plainText = (parts: readonly Part[]) =>
   parts.flatMap((part) => (part.type === "text" ? [part.text] : [])).join("\n\n");

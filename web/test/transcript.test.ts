@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { applyEvent, fromServer, markLost, toRetry, userItem, type AguiEvent, type Transcript } from "../src/transcript";
+import { applyEvent, fromServer, markLost, retryFrom, toAgui, userItem, type AguiEvent, type Transcript } from "../src/transcript";
 import type { WireMessage } from "../src/wire";
 
 const RUN = "r1";
@@ -168,7 +168,8 @@ describe("what the server lists", () => {
 
   it("is asked again from the last question or tool result", () => {
     const partial = listed({ id: "m2", role: "assistant", delivery: { phase: "complete", outcome: "error" } });
-    expect(toRetry(fromServer([...withCall, answer, partial])).map((it) => it.id)).toEqual(["u1", "m1", "t1"]);
-    expect(toRetry(fromServer([withCall[0]!, partial])).map((it) => it.id)).toEqual(["u1"]);
+    const asked = (...items: WireMessage[]) => toAgui(retryFrom(fromServer(items))).map((it) => it.id);
+    expect(asked(...withCall, answer, partial)).toEqual(["u1", "m1", "t1"]);
+    expect(asked(withCall[0]!, partial)).toEqual(["u1"]);
   });
 });
