@@ -1,5 +1,6 @@
 import { html } from "lit";
 import { customElement, property } from "lit/decorators.js";
+import { live } from "lit/directives/live.js";
 import type { Session } from "../session";
 import { icons } from "./icons";
 import { View } from "./view";
@@ -27,7 +28,7 @@ export class ComposerView extends View {
           rows=${rows}
           placeholder="Write a message"
           aria-describedby="composer-keys"
-          .value=${this.draft}
+          .value=${live(this.draft)}
           @input=${(e: Event) => this.session.setDraft((e.target as HTMLTextAreaElement).value)}
           @keydown=${this.key}
         ></textarea>

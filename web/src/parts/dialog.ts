@@ -1,5 +1,6 @@
 import { html, nothing } from "lit";
 import { customElement, state } from "lit/decorators.js";
+import { live } from "lit/directives/live.js";
 import { View } from "./view";
 
 export interface Question {
@@ -39,7 +40,7 @@ export class DialogView extends View {
           <h2 id="dialog-title">${title}</h2>
           ${text ? html`<p>${text}</p>` : nothing}
           ${label
-            ? html`<label>${label}<input name="answer" data-testid="dialog-input" .value=${value ?? ""} required maxlength="500" autocomplete="off" /></label>`
+            ? html`<label>${label}<input name="answer" data-testid="dialog-input" .value=${live(value ?? "")} required maxlength="500" autocomplete="off" /></label>`
             : nothing}
           <div class="buttons">
             <button type="button" data-testid="dialog-cancel" @click=${() => this.close(null)}>Cancel</button>

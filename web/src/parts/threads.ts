@@ -1,5 +1,6 @@
 import { html, nothing } from "lit";
 import { customElement, property } from "lit/decorators.js";
+import { live } from "lit/directives/live.js";
 import { repeat } from "lit/directives/repeat.js";
 import { STATUS_WORDS } from "../status";
 import type { ThreadInfo } from "../wire";
@@ -30,7 +31,7 @@ export class ThreadsView extends View {
           data-testid="thread-search"
           placeholder="Search"
           autocomplete="off"
-          .value=${this.query}
+          .value=${live(this.query)}
           @input=${(e: Event) => this.tell("search-threads", (e.target as HTMLInputElement).value)}
         />
       </div>

@@ -61,7 +61,7 @@ function pretty(text: string): string {
   try {
     const value: unknown = JSON.parse(text);
     if (typeof value === "string") return value;
-    const line = JSON.stringify(value);
+    const line = JSON.stringify(value, null, 1).replace(/\n\s*/g, " ");
     return line.length <= ONE_LINE ? line : JSON.stringify(value, null, 2);
   } catch {
     return text; // not JSON, or not all of it yet
