@@ -28,6 +28,7 @@ FLOORS = {
     "pilothouse.agents": 2,
     "pilothouse.journal": 2,
     "pilothouse.clock": 2,
+    "pilothouse.cancel": 2,
     "pilothouse.transport": 3,
     "pilothouse.providers": 3,
     "pilothouse.runtimes": 3,

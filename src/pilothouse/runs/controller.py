@@ -105,6 +105,11 @@ class RunController:
         return self._fleet.described
 
     @property
+    def runtime(self) -> Runtime:
+        """What does the work."""
+        return self._fleet.runtime
+
+    @property
     def journal(self) -> Journal:
         """The store."""
         return self._fleet.journal
@@ -292,6 +297,16 @@ class RunController:
     async def cancel(self, run_id: str, reason: str, *, source: StopSource = "user") -> Ack:
         """Stops a run, with a fresh command id. For retry-safe ids build a `Command`."""
         return await self._orders.command(Command(self.new_id(), run_id, Cancel(reason, source)), None)
+
+    def cancel_nowait(self, run_id: str, reason: str, *, source: StopSource = "user") -> bool:
+        """Stops a run that is live here before it returns; the stop is recorded in order. False if none is live."""
+        return self._orders.cancel_nowait(Command(self.new_id(), run_id, Cancel(reason, source)))
+
+    async def join(self, run_id: str) -> None:
+        """Waits until no task of a run is alive here and all it handed over is stored."""
+        live = self._fleet.live.get(run_id)
+        if live is not None:
+            await live.join()
 
     async def recorded_command(self, run_id: str, command_id: str) -> Command | None:
         """The immutable command, also after the end; writes nothing."""

@@ -28,6 +28,7 @@ from ..records import (
 )
 from .agenda import Agenda
 from .history import Paths, first_chain
+from .inline import inline
 from .live import LiveRun
 from .timing import RunLimits, RunTiming
 
@@ -231,13 +232,7 @@ class Fleet:
         if len(self.finished) > KEPT_FINISHED:
             self._evict(next(iter(self.finished.values())))
         if self.journal.immediate:
-            release = self.journal.release(self.owner, live.run_id)
-            try:
-                release.send(None)  # never suspends, so it is over at once
-            except StopIteration:
-                pass
-            except Exception:
-                logger.exception("run %s was not released", live.run_id)
+            inline(self.journal.release(self.owner, live.run_id))
         else:
             self.agenda.spawn(self._release(live))
 

@@ -22,6 +22,7 @@ from ..errors import CommandConflict, CommandNotFound, InvalidCommand, OwnedElse
 from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
 from ..records import Descriptor, Draft
 from .fleet import Fleet
+from .inline import inline
 from .live import LiveRun
 from .port import kind_of
 from .recovering import Recovery
@@ -76,6 +77,31 @@ class Orders:
             return None
         live = self._fleet.live.get(command.run_id)
         return None if live is None or live.over else live
+
+    def cancel_nowait(self, command: Command) -> bool:
+        """Stops a run that is live here at once: the stop acts before it is durable, and is recorded first (AC-122).
+
+        What the runtime records because of it stands behind it: appends are served in order. False if nothing is live.
+        """
+        fleet = self._fleet
+        live = fleet.live.get(command.run_id)
+        body = command.body
+        if live is None or live.over or not isinstance(body, Cancel):
+            return False
+        if live.state.stop is None and not live.scope.cancelled:
+            command, canonical = normal(command)
+            accepted = CommandAnswered(command.id, "accepted")
+            writing = live.writer.write(
+                (Draft(CommandReceived(command, digest(canonical))), HOST),
+                (Draft(accepted, causation=command.id), HOST),
+                (Draft(StopRequested(body.reason, body.source), causation=command.id), HOST),
+            )
+            if fleet.journal.immediate:
+                inline(writing)
+            else:
+                fleet.agenda.spawn(writing)
+            live.stop(body.reason, body.source)
+        return True
 
     async def _repeated(
         self, known: CommandState, command_digest: str, command: Command, limit: float | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -81,21 +81,16 @@ class Gate:
     POINTS: tuple[GatePoint, ...] = ("request", "call", "read")
 
     def __init__(self) -> None:
-        self._shut: set[str] = set()
+        self.shut: set[GatePoint] = set()  # live: a runtime may hold it and look
         self._waiters: list[asyncio.Future[None]] = []
-
-    @property
-    def shut(self) -> frozenset[str]:
-        """The points at which a runtime waits now."""
-        return frozenset(self._shut)
 
     def pause(self, *points: GatePoint) -> None:
         """Shuts these points, all if none is named."""
-        self._shut.update(points or self.POINTS)
+        self.shut.update(points or self.POINTS)
 
     def open(self) -> None:
         """Opens all points."""
-        self._shut.clear()
+        self.shut.clear()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -103,7 +98,7 @@ class Gate:
 
     async def wait(self, point: GatePoint) -> None:
         """Waits while that point is shut."""
-        while point in self._shut:
+        while point in self.shut:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -227,6 +222,11 @@ class Port:
     def state(self) -> RunFold:
         """Fold of the facts so far."""
         return self._live.state  # type: ignore[return-value]
+
+    @property
+    def paused(self) -> Collection[GatePoint]:
+        """The points that are paused now: a live collection, so that looking costs nothing."""
+        return self._live.gate.shut
 
     async def facts(self, after: int = 0) -> AsyncIterator[Record]:
         """The run's facts from the journal."""

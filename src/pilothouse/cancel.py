@@ -1,0 +1,79 @@
+"""A stop that can be asked for from any thread and observed in any style (contracts.CancelToken)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+logger = logging.getLogger("pilothouse")
+
+
+class Token:
+    """Set once; `reason` says why. Callbacks run in the thread that sets it; their exceptions are logged."""
+
+    __slots__ = ("_callbacks", "_lock", "_set", "reason")
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._set = False
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], object]] = []
+
+    def is_set(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._set
+
+    def set(self, reason: str = "") -> bool:
+        """Asks for the stop; True if this was the first time."""
+        with self._lock:
+            if self._set:
+                return False
+            self._set, self.reason = True, reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                logger.exception("a cancel callback failed")
+        return True
+
+    def on_set(self, callback: Callable[[], object], /) -> Callable[[], None]:
+        """Calls back once when set, at once if it is; the returned function takes this back."""
+        with self._lock:
+            if not self._set:
+                self._callbacks.append(callback)
+                return lambda: self._forget(callback)
+        callback()
+        return lambda: None
+
+    def _forget(self, callback: Callable[[], object]) -> None:
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    async def wait(self) -> None:
+        """Waits until set."""
+        if self._set:
+            return
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def resolve() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(resolve)
+
+        forget = self.on_set(wake)
+        try:
+            await done
+        finally:
+            forget()
+
+    def raise_if_set(self) -> None:
+        """Raises `asyncio.CancelledError` if set."""
+        if self._set:
+            raise asyncio.CancelledError(self.reason)
