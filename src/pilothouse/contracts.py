@@ -6,7 +6,7 @@ for each of them are in `pilothouse.testing`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from .commands import Command, CommandKind, Request, StopSource
@@ -28,7 +28,6 @@ from .records import (
     RunEntry,
     RunHead,
     RunQuery,
-    RunStateName,
     RunSummary,
     RunView,
     Start,
@@ -179,26 +178,46 @@ class CommandInbox(Protocol):
 class CallFold(Protocol):
     """A tool call as the facts so far know it (the effect ledger, `core/calls.py`)."""
 
-    call_id: str
-    tool: str
-    arguments: Mapping[str, JSON]
-    args_error: str | None
-    state: Literal["proposed", "awaiting", "started", "observed", "finished"]
-    attempt: int
-    effect: Effect
-    key: str
-    mediated: bool
+    @property
+    def call_id(self) -> str: ...
+    @property
+    def tool(self) -> str: ...
+    @property
+    def arguments(self) -> Mapping[str, JSON]: ...
+    @property
+    def args_error(self) -> str | None: ...
+    @property
+    def state(self) -> Literal["proposed", "awaiting", "started", "observed", "finished"]: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def mediated(self) -> bool: ...
 
 
 class RunFold(Protocol):
     """A run as the facts so far know it (`core/run.py`)."""
 
-    run_id: str
-    seq: int
-    state: RunStateName
-    turn: int
-    calls: Mapping[str, CallFold]
-    requests: Mapping[str, Request]
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def state(self) -> str:
+        """A `records.RunStateName`."""
+        ...
+
+    @property
+    def turn(self) -> int: ...
+    @property
+    def turn_open(self) -> bool: ...
+    @property
+    def calls(self) -> Mapping[str, CallFold]: ...
+    @property
+    def requests(self) -> Mapping[str, Request]: ...
 
 
 class RunPort(Protocol):
@@ -217,6 +236,11 @@ class RunPort(Protocol):
     @property
     def commands(self) -> CommandInbox:
         """Steering, follow-ups, answers."""
+        ...
+
+    @property
+    def paused(self) -> Collection[GatePoint]:
+        """The points that are closed now: a live view, so that a look at it is all that an open gate costs."""
         ...
 
     def facts(self, after: int = 0) -> AsyncIterator[Record]:

@@ -221,7 +221,7 @@ class Port:
     @property
     def state(self) -> RunFold:
         """Fold of the facts so far."""
-        return self._live.state  # type: ignore[return-value]
+        return self._live.state
 
     @property
     def paused(self) -> Collection[GatePoint]:

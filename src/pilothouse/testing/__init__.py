@@ -9,12 +9,20 @@ if TYPE_CHECKING:
     from .clock import StepClock as StepClock
     from .journals import DurableJournalConformance as DurableJournalConformance
     from .journals import JournalConformance as JournalConformance
+    from .meter import Meter as Meter
+    from .rig import LoopRig as LoopRig
     from .sample_runs import SampleRun as SampleRun
+    from .scripted import Hold as Hold
+    from .scripted import ScriptedProvider as ScriptedProvider
 
 _HOMES = {
     "DurableJournalConformance": "journals",
+    "Hold": "scripted",
     "JournalConformance": "journals",
+    "LoopRig": "rig",
+    "Meter": "meter",
     "SampleRun": "sample_runs",
+    "ScriptedProvider": "scripted",
     "StepClock": "clock",
 }
 

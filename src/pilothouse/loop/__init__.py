@@ -1,0 +1,1 @@
+"""The agent loop: the runtime that Pilothouse ships, driven by facts alone."""

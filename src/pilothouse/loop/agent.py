@@ -1,0 +1,188 @@
+"""The loop as a runtime: one object that serves any number of runs and keeps nothing of any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self, final
+
+from ..clock import SystemClock
+from ..contracts import Clock, Provider, RunPort
+from ..core.canonical import digest_of
+from ..core.transcript import Transcript
+from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
+from ..events import CallStarted, Completed, ModelRequested, Outcome, Truncated, Unknown
+from ..messages import Message, Usage, user_message
+from ..records import Descriptor, RunSpec, Start
+from .config import LoopConfig
+from .plan import Plan, Providers
+from .port import MemoryPort
+from .resume import Log
+from .turn import Step, Turns
+from .work import Work
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LoopResult:
+    """How `AgentLoop.ask` ended.
+
+    Attributes:
+        outcome: the typed end; `Unknown` where nobody saw it.
+        messages: of this run, the input included, results in the order of their calls.
+        usage: tokens of all requests.
+        turns, requests, tool_calls: how many there were.
+    """
+
+    outcome: Outcome
+    messages: tuple[Message, ...]
+    usage: Usage | None
+    turns: int
+    requests: int
+    tool_calls: int
+    run_id: str
+
+    @property
+    def text(self) -> str:
+        """Text of the last assistant message."""
+        for message in reversed(self.messages):
+            if message.role == "assistant":
+                return message.text
+        return ""
+
+    def raise_for_outcome(self) -> None:
+        """Does nothing for completed and truncated runs.
+
+        Raises:
+            OutcomeError: for every other outcome.
+        """
+        if not isinstance(self.outcome, Completed | Truncated):
+            raise OutcomeError(self.outcome, self.run_id)
+
+
+@final
+class AgentLoop:
+    """Takes a model through turns of responses and tool calls; implements `contracts.Runtime`.
+
+    Args:
+        provider: who serves the model; a mapping if models of several are used.
+        system_prompt: given with every request.
+        config: how the loop works.
+        clock: measures time; tests move one of their own.
+
+    Attributes:
+        config: with the model resolved, never None.
+        config_digest: of model, prompt, tools, limits and policies.
+    """
+
+    def __init__(
+        self,
+        provider: Provider | Mapping[str, Provider],
+        *,
+        system_prompt: str | None = None,
+        config: LoopConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._providers = Providers(provider)
+        config = config or LoopConfig()
+        self.config: Final = config.copy_with(model=config.model or self._providers.default_model)
+        assert self.config.model is not None
+        self._providers.of(self.config.model)
+        self._system_prompt = system_prompt
+        self._clock: Clock = clock or SystemClock()
+        self.config_digest: Final = digest_of(
+            {
+                "model": self.config.model,
+                "system_prompt": system_prompt,
+                "settings": self.config.settings,
+                "limits": repr(self.config.limits),
+            }
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Ends what the loop itself has started; a given provider stays open. Idempotent."""
+
+    def describe(self) -> Descriptor:
+        """The contract; the same for the life of the loop."""
+        return Descriptor(
+            "pilothouse.loop",
+            accepts=("*/*",),
+            commands=("steer", "follow_up", "answer", "cancel", "withdraw", "replace"),
+            inputs="queue",
+            requests=("input", "approval", "external"),
+            cancel="confirmed",
+            recovery="journal",
+            thread_reuse="sequential",
+        )
+
+    async def run(self, start: Start, port: RunPort, /) -> None:
+        """Works until the run's end is recorded, or until nobody knows it.
+
+        Raises:
+            StartRefused: the run's options cannot work; nothing was recorded.
+        """
+        await Turns(self._work(start, port)).drive(Step.OPEN)
+
+    async def resume(self, start: Start, port: RunPort, /) -> None:
+        """Goes on from the facts alone: what is known is not done again (LP-49)."""
+        work = self._work(start, port)
+        step, answer = await Log(work).read()
+        await Turns(work).drive(step, answer)
+
+    def _work(self, start: Start, port: RunPort) -> Work:
+        try:
+            plan = Plan(self.config, self._providers, self._system_prompt, start.spec)
+        except ConfigError as error:
+            raise StartRefused("config", str(error)) from error
+        return Work(plan, start, port, self._clock)
+
+    async def ask(
+        self, prompt: str | Message | Sequence[Message] = (), *, history: Sequence[Message] = ()
+    ) -> LoopResult:
+        """Runs once in memory and returns how it ended; failures are in the result.
+
+        Raises:
+            UsageError: there is nothing to answer.
+        """
+        run_id = os.urandom(8).hex()
+        given: tuple[Message, ...]
+        if isinstance(prompt, str | Message):
+            given = (user_message(prompt, f"{run_id}-input"),)
+        else:
+            given = tuple(prompt)
+        if not given and (not history or history[-1].role == "assistant"):
+            raise UsageError("cannot ask because there is nothing to answer: give a prompt")
+        spec = RunSpec(run_id, run_id, given)
+        start = Start(spec, tuple(history), "", "memory", "", 1, "")
+        port = MemoryPort(start, self._clock)
+        try:
+            await self.run(start, port)
+        except StartRefused as refusal:
+            raise UsageError(str(refusal)) from refusal
+        return _result(port, spec)
+
+
+def _result(port: MemoryPort, spec: RunSpec) -> LoopResult:
+    state = port.state
+    transcript = Transcript(spec)
+    requests = calls = 0
+    for record in port.records:
+        transcript.add(record)
+        requests += isinstance(record.fact, ModelRequested)
+        calls += isinstance(record.fact, CallStarted) and record.fact.attempt == 1
+    return LoopResult(
+        outcome=state.outcome or Unknown("eof", "the loop left without an end"),
+        messages=tuple([entry.message for entry in transcript.messages() if entry.complete]),
+        usage=state.usage,
+        turns=state.turn,
+        requests=requests,
+        tool_calls=calls,
+        run_id=state.run_id,
+    )

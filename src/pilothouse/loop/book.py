@@ -1,0 +1,94 @@
+"""The facts of a run on their way to the journal.
+
+Facts that need not be durable by themselves wait for the next append, so that neighbours share one (LP-9). What may
+not be lost when an append is refused because the run is stopping is kept and written with the end.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, final
+
+from ..contracts import RunPort
+from ..errors import RecordRefused
+from ..events import (
+    AnyFact,
+    CallFinished,
+    CallObserved,
+    Fact,
+    MessageAdded,
+    ModelAttemptEnded,
+    Noted,
+    OutputAdded,
+    TurnEnded,
+)
+from ..records import Draft
+
+Entry: TypeAlias = AnyFact | Draft
+
+_RESULTS: Final = (ModelAttemptEnded, MessageAdded, OutputAdded, TurnEnded, CallObserved, CallFinished, Noted)
+"""What a stopping run still takes: ends and results, nothing that starts something."""
+
+
+class Stopped(Exception):
+    """The run is being stopped: nothing more may start."""
+
+
+class Detached(Exception):
+    """The run is no longer ours, or has ended: there is nothing left to record."""
+
+
+@final
+class Book:
+    """Collects and writes."""
+
+    __slots__ = ("_port", "_waiting")
+
+    def __init__(self, port: RunPort) -> None:
+        self._port = port
+        self._waiting: list[Entry] = []
+
+    def note(self, *entries: Entry) -> None:
+        """Writes these with the next append."""
+        self._waiting += entries
+
+    async def write(self, *entries: Entry) -> None:
+        """Writes what waits and these, in one append; they are durable on return.
+
+        Raises:
+            Stopped: a stop is durable. Results are kept for the next append, the rest is dropped.
+            Detached: the run has ended or is somebody else's.
+        """
+        batch = [*self._waiting, *entries] if entries else self._waiting
+        if not batch:
+            return
+        self._waiting = []
+        try:
+            await self._port.record(*batch)
+        except RecordRefused as refusal:
+            if refusal.code in ("stopping", "closing"):
+                self._waiting = [entry for entry in batch if _survives(entry, refusal.code)]
+                raise Stopped from None
+            if refusal.code in ("unknown", "ended", "fenced"):
+                raise Detached from None
+            raise
+
+    def drop_starts(self) -> None:
+        """Forgets what waits and would start something: the run is stopping."""
+        self._waiting = [entry for entry in self._waiting if _survives(entry, "stopping")]
+
+    def holds(self, kind: type[Fact]) -> bool:
+        """Whether a fact of that kind waits."""
+        return any(type(fact_of(entry)) is kind for entry in self._waiting)
+
+
+def _survives(entry: Entry, code: str) -> bool:
+    if isinstance(entry, Draft):
+        return entry.causation is None and _survives(entry.fact, code)
+    if code == "closing" and type(entry) is CallFinished:  # a call never started is not ended then (RC-52)
+        return entry.attempt > 0
+    return isinstance(entry, _RESULTS)
+
+
+def fact_of(entry: Entry) -> Fact:
+    """The fact of an entry."""
+    return entry.fact if isinstance(entry, Draft) else entry

@@ -1,0 +1,135 @@
+"""How a loop works: everything that a user may set, checked when it is built.
+
+A configuration holds no state of a run and serves any number of them at once.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
+
+from ..errors import ConfigError
+from ..messages import Model
+from ..responses import ModelSettings
+
+MIN_WINDOW: Final = 16_384
+"""Tokens: a smaller window leaves no room for a conversation."""
+
+
+def _check(field: str, value: object, fits: bool, wanted: str) -> None:
+    if not fits:
+        raise ConfigError(f"{field} must be {wanted}, not {value!r}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """When a request that failed before anything was visible is made again (LP-18 … LP-20).
+
+    Attributes:
+        attempts: requests for one response at most, the first included.
+        base: seconds before the second request; each further one waits `factor` times as long.
+        jitter: how much a delay may differ, as a part of it.
+        max_delay: seconds; a server's hint above it ends the response at once.
+    """
+
+    attempts: int = 4
+    base: float = 2.0
+    factor: float = 2.0
+    jitter: float = 0.25
+    max_delay: float = 60.0
+
+    def __post_init__(self) -> None:
+        _check("retry.attempts", self.attempts, self.attempts >= 1, "at least 1")
+        _check("retry.base", self.base, self.base >= 0, "not negative")
+        _check("retry.factor", self.factor, self.factor >= 1, "at least 1")
+        _check("retry.jitter", self.jitter, 0 <= self.jitter <= 1, "between 0 and 1")
+        _check("retry.max_delay", self.max_delay, self.max_delay >= 0, "not negative")
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after so many failed requests, without a hint of the server."""
+        seconds = min(self.base * self.factor ** (failures - 1), self.max_delay)
+        return float(seconds * (1 + self.jitter * (2 * random.random() - 1)))  # noqa: S311 - no secret
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds of one run (LP-38). What reaches one ends `Incomplete("limit", name)` unless said otherwise.
+
+    Attributes:
+        turns: model responses with what they cause; 0 sends nothing.
+        requests: attempts at providers, retries included.
+        length_continuations: turns in a row that an output limit cut; then the run is `Truncated`.
+        pauses: turns in a row that the provider wanted to go on with.
+    """
+
+    turns: int = 100
+    requests: int = 300
+    length_continuations: int = 3
+    pauses: int = 8
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if value is not None:
+                _check(f"limits.{name}", value, value >= 0, "not negative")
+
+    def lowered(self, changes: dict[str, Any]) -> Limits:
+        """These limits with some lowered, never raised: what `loop.limits` of one run may do.
+
+        Raises:
+            ConfigError: for a name that is no limit or a value that is no number.
+        """
+        lower: dict[str, Any] = {}
+        for name, value in changes.items():
+            if name not in self.__dataclass_fields__:
+                raise ConfigError(f"loop.limits: no limit is called {name!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"loop.limits.{name}: {value!r} is no number")
+            mine = getattr(self, name)
+            lower[name] = value if mine is None else min(mine, value)
+        return replace(self, **lower)
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LoopConfig:
+    """The loop's settings; compared by identity.
+
+    Attributes:
+        model: called each turn; None is the provider's default model.
+        settings: how the model is to answer.
+        retry: the one retry there is.
+        limits: bounds of a run.
+        max_empty_retries: how often an empty completion is asked again before it is accepted.
+        send_timeout: seconds from the first request of a response to its first event, retries included.
+        stream_idle_timeout: seconds between two events of a response.
+    """
+
+    model: Model | None = None
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    retry: RetryPolicy = RetryPolicy()
+    limits: Limits = Limits()
+    max_empty_retries: int = 1
+    send_timeout: float | None = None
+    stream_idle_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        _check("max_empty_retries", self.max_empty_retries, self.max_empty_retries >= 0, "not negative")
+        for name in ("send_timeout", "stream_idle_timeout"):
+            value = getattr(self, name)
+            if value is not None:
+                _check(name, value, value > 0, "positive, or None for no limit")
+
+    def copy_with(self, **changes: Any) -> LoopConfig:
+        """A copy with some settings changed.
+
+        Raises:
+            ConfigError: for a name that is no setting, or a value that cannot work.
+        """
+        for name in changes:
+            if name not in self.__dataclass_fields__:
+                raise ConfigError(f"LoopConfig has no setting {name!r}")
+        return replace(self, **changes)

@@ -1,0 +1,122 @@
+"""What one run is to be done with: the loop's configuration with the options of the run put over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ..contracts import Provider
+from ..errors import ConfigError
+from ..messages import JSON, Model
+from ..responses import ModelSettings
+from .config import Limits, LoopConfig
+
+if TYPE_CHECKING:
+    from ..records import RunSpec
+
+OPTION_PREFIX: Final = "loop."
+
+
+class Providers:
+    """The providers of a loop by name; a single one answers for every model."""
+
+    def __init__(self, given: Provider | Mapping[str, Provider]) -> None:
+        if isinstance(given, Mapping):
+            if not given:
+                raise ConfigError("provider: the mapping is empty")
+            self._named: dict[str, Provider] = dict(given)
+            self._only: Provider | None = None
+        else:
+            self._named = {}
+            self._only = given
+
+    @property
+    def default_model(self) -> Model:
+        """The model of the first one."""
+        if self._only is not None:
+            return self._only.default_model
+        name, provider = next(iter(self._named.items()))
+        return msgspec.structs.replace(provider.default_model, provider=name)
+
+    def of(self, model: Model) -> Provider:
+        """Who serves that model.
+
+        Raises:
+            ConfigError: nobody does.
+        """
+        if self._only is not None:
+            return self._only
+        try:
+            return self._named[model.provider]
+        except KeyError:
+            known = ", ".join(self._named)
+            raise ConfigError(
+                f"model {model.id}: no provider {model.provider!r} (there are: {known})"
+            ) from None
+
+
+class Plan:
+    """Settings of one run, resolved once.
+
+    Attributes:
+        model, settings, system_prompt, limits: what the first request uses.
+        send_timeout, stream_idle_timeout: seconds or None.
+        first_poll: whether the first turn polls for steering (LP-1).
+    """
+
+    def __init__(
+        self, config: LoopConfig, providers: Providers, system_prompt: str | None, spec: RunSpec
+    ) -> None:
+        options = spec.options
+        self.config = config
+        self.providers = providers
+        self.model = _model(config, providers, options.get("loop.model"))
+        self.settings = _settings(config.settings, options.get("loop.settings"))
+        self.system_prompt: str | None = options.get("loop.system_prompt", system_prompt)
+        self.limits = _limits(config.limits, options.get("loop.limits"))
+        self.send_timeout = _seconds(options, "loop.send_timeout_ms", config.send_timeout)
+        self.stream_idle_timeout = _seconds(
+            options, "loop.stream_idle_timeout_ms", config.stream_idle_timeout
+        )
+        self.first_poll = options.get("loop.first_poll") is not False
+
+
+def _model(config: LoopConfig, providers: Providers, wanted: JSON) -> Model:
+    model = config.model or providers.default_model
+    if wanted is None or wanted == model.id:
+        return model
+    if not isinstance(wanted, str) or not wanted:
+        raise ConfigError(f"loop.model: {wanted!r} is no model id")
+    # Sizes and prices are those of another model: unknown is better than wrong.
+    return Model(wanted, model.provider)
+
+
+def _settings(settings: ModelSettings, changes: JSON) -> ModelSettings:
+    if changes is None:
+        return settings
+    try:
+        merged: dict[str, Any] = {**msgspec.to_builtins(settings), **changes}
+        return msgspec.convert(merged, ModelSettings)
+    except (TypeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"loop.settings: {error}") from None
+
+
+def _limits(limits: Limits, changes: JSON) -> Limits:
+    if changes is None:
+        return limits
+    if not isinstance(changes, dict):
+        raise ConfigError(f"loop.limits: {changes!r} is no object")
+    return limits.lowered(changes)
+
+
+def _seconds(options: Mapping[str, JSON], name: str, default: float | None) -> float | None:
+    if name not in options:
+        return default
+    given = options[name]
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or given <= 0:
+        raise ConfigError(f"{name}: {given!r} is no number of milliseconds")
+    return given / 1000

@@ -1,0 +1,126 @@
+"""Where a run is, read from its facts alone (LP-49): the same facts always give the same next step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, final
+
+from ..core.calls import result_message
+from ..events import (
+    CallFinished,
+    MessageAdded,
+    ModelAttemptEnded,
+    ModelRequested,
+    RunEnded,
+    TurnEnded,
+    TurnStarted,
+)
+from ..messages import Message
+from ..responses import StreamEnd
+from .asking import Answer
+from .turn import Step
+from .work import Work
+
+
+class Entry(NamedTuple):
+    """Where a resumed run goes on; `answer` is the response of the turn it is in."""
+
+    step: Step
+    answer: Answer | None = None
+
+
+@final
+class Log:
+    """Reads the facts of a run into its work."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._turn_open = False
+        self._requested: ModelRequested | None = None
+        self._answer: Message | None = None  # of the turn that is open, or was last
+        self._ended = False
+
+    async def read(self) -> Entry:
+        """Reads all facts; closes the attempt that nobody saw the end of; says where to go on."""
+        async for record in self._work.port.facts():
+            read = _READ.get(type(record.fact))
+            if read is not None:
+                read(self, record.fact)
+        self._put_results()
+        return self._entry()
+
+    def _entry(self) -> Entry:
+        if self._ended:
+            return Entry(Step.DONE)
+        if self._requested is not None:
+            self._close_attempt(self._requested)
+        answer = None
+        if self._answer is not None:
+            assert self._answer.stop_reason is not None
+            answer = Answer(StreamEnd(self._answer.stop_reason), self._answer)
+        if self._turn_open:
+            return Entry(Step.ASK if answer is None else Step.JUDGE, answer)
+        return Entry(Step.OPEN if answer is None else Step.NEXT, answer)
+
+    def _close_attempt(self, requested: ModelRequested) -> None:
+        end = ModelAttemptEnded(requested.turn, requested.attempt, "interrupted", "recovered")
+        self._work.book.note(end)
+
+    # One fact
+
+    def _turn_started(self, fact: TurnStarted) -> None:
+        self._put_results()
+        self._turn_open, self._answer = True, None
+        self._work.open_turn()
+        self._work.turn = fact.turn
+
+    def _turn_ended(self, _fact: TurnEnded) -> None:
+        self._turn_open = False
+
+    def _model_requested(self, fact: ModelRequested) -> None:
+        self._requested = fact
+        self._work.attempt = fact.attempt
+        self._work.requests += 1
+
+    def _attempt_ended(self, fact: ModelAttemptEnded) -> None:
+        self._requested = None
+        self._work.spend(fact.usage)
+
+    def _message_added(self, fact: MessageAdded) -> None:
+        self._put_results()
+        if fact.message.role == "assistant" and fact.message.stop_reason is not None:
+            self._answer = fact.message
+            self._work.accept(fact.message, fact.message.stop_reason)
+        else:
+            self._work.add(fact.message)
+
+    def _call_finished(self, fact: CallFinished) -> None:
+        self._work.finished[fact.call_id] = fact
+
+    def _run_ended(self, _fact: RunEnded) -> None:
+        self._ended = True
+
+    def _put_results(self) -> None:
+        """Puts the results of the last batch into the context, once all are there, in the order of the calls."""
+        work = self._work
+        if self._answer is None or work.context[-1] is not self._answer:
+            return
+        ends = [work.finished.get(call.call_id) for call in self._answer.tool_calls]
+        if all(ends):
+            for end in ends:
+                assert end is not None
+                work.add(result_message(end))
+
+
+_READ: Final[Mapping[type, Callable[[Log, Any], None]]] = MappingProxyType(
+    {
+        TurnStarted: Log._turn_started,  # noqa: SLF001 - the class's own table
+        TurnEnded: Log._turn_ended,  # noqa: SLF001
+        ModelRequested: Log._model_requested,  # noqa: SLF001
+        ModelAttemptEnded: Log._attempt_ended,  # noqa: SLF001
+        MessageAdded: Log._message_added,  # noqa: SLF001
+        CallFinished: Log._call_finished,  # noqa: SLF001
+        RunEnded: Log._run_ended,  # noqa: SLF001
+    }
+)

@@ -1,0 +1,349 @@
+"""Reading of a provider's stream: whatever the provider does, the reader sees a well-formed response (PV-1 … PV-3).
+
+`supervise` guarantees: `ResponseStarted` first, exactly one `StreamEnd`, last; a fault of the adapter (an exception, a
+quiet end, something that is no event) is normalised and logged; a stop and the two limits on silence end the
+stream whether the provider obeys or not; leaving closes iterator and connection before it returns. Nothing is
+raised but `CancelledError` of the reader's own task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from ..contracts import Clock, Provider
+from ..errors import ProviderError
+from ..responses import (
+    BlockEnded,
+    ErrorInfo,
+    ErrorKind,
+    ModelRequest,
+    Notice,
+    ProviderEvent,
+    ReasoningDelta,
+    ResponseStarted,
+    StreamEnd,
+    TextDelta,
+    ToolCallDelta,
+    UsageUpdate,
+)
+from .interrupt import GRACE, Interrupted, Interruptible
+from .timers import Alarm
+
+_log: Final = logging.getLogger("pilothouse.loop")
+
+_EVENTS: Final = frozenset[type](
+    {ResponseStarted, TextDelta, ReasoningDelta, ToolCallDelta, BlockEnded, UsageUpdate, Notice}
+)
+CANCELLED: Final = StreamEnd("cancelled")
+
+
+class Stop(Protocol):
+    """The part of a cancel scope that a reader needs."""
+
+    def on_cancel(self, callback: Callable[[], object], /) -> Callable[[], None]:
+        """Calls back once when cancelled, at once if it is already."""
+        ...
+
+
+class Gate:
+    """Where reading waits while it is paused.
+
+    Attributes:
+        paused: a live collection, empty while nothing is paused: the look at it is all that a read costs then.
+        wait: returns when reading may go on.
+    """
+
+    __slots__ = ("paused", "wait")
+
+    def __init__(
+        self, paused: Collection[object] = (), wait: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self.paused = paused
+        self.wait = wait
+
+
+class Silence:
+    """How long a provider may be silent (LP-51); None for no limit.
+
+    Attributes:
+        first_due: moment on the clock's `monotonic` by which the first event must be there.
+        idle: seconds between two events.
+    """
+
+    __slots__ = ("first_due", "idle")
+
+    def __init__(self, first_due: float | None = None, idle: float | None = None) -> None:
+        self.first_due = first_due
+        self.idle = idle
+
+
+def supervise(
+    provider: Provider,
+    request: ModelRequest,
+    *,
+    scope: Stop,
+    clock: Clock,
+    silence: Silence | None = None,
+    gate: Gate | None = None,
+) -> Response:
+    """Opens one response as an async context manager; read it with `async for`, or faster with `each`.
+
+    Args:
+        provider: who is asked.
+        request: what is asked.
+        scope: its cancellation ends the stream as `StreamEnd("cancelled")`.
+        clock: measures silence.
+        silence: limits on waiting for the provider.
+        gate: closed while reading is paused; time spent at it is not the provider's.
+    """
+    return Response(provider, request, scope, clock, silence or Silence(), gate or Gate())
+
+
+class Response:
+    """A response while it is read. Made by `supervise`; to be read in the task that entered it.
+
+    Attributes:
+        end: how it ended, None while it has not.
+        events: how many events came, the end not counted.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        request: ModelRequest,
+        scope: Stop,
+        clock: Clock,
+        silence: Silence,
+        gate: Gate,
+    ) -> None:
+        self.end: StreamEnd | None = None
+        self.events = 0
+        self._provider = provider
+        self._request = request
+        self._scope = scope
+        self._clock = clock
+        self._silence = silence
+        self._gate = gate
+        self._verdict: StreamEnd | None = None  # set from outside: the reader is to end like this
+        self._stream: AsyncIterator[ProviderEvent] | None = None
+        self._normal: AsyncIterator[ProviderEvent] | None = None
+        self._timed = silence.idle is not None or silence.first_due is not None
+        self._reading = Interruptible(clock, self._on_wait if self._timed else None)
+        self._alarm = Alarm(clock, self._due, self._silent) if self._timed else None
+        self._waits_since = 0.0
+        self._events_then = -1  # how many there were when the present silence began
+        self._paused = False
+        self._unsubscribe: Callable[[], None] | None = None
+        self._closed: asyncio.Future[None] | None = None
+
+    # Reading
+
+    async def __aenter__(self) -> Self:
+        self._normal = self._normalised()
+        self._unsubscribe = self._scope.on_cancel(self._stopped)
+        return self
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ProviderEvent:
+        if self.end is not None or self._normal is None:
+            raise StopAsyncIteration
+        try:
+            return await self._reading.run(anext(self._normal))  # type: ignore[arg-type]
+        except Interrupted:
+            return self._finish(self._verdict or CANCELLED)
+
+    async def each(self, consume: Callable[[ProviderEvent], object]) -> StreamEnd:
+        """Reads it to its end, giving every event to `consume` (the end too); returns the end.
+
+        What `consume` raises passes through; the response is then to be left.
+        """
+        try:
+            await self._reading.run(self._pump(consume))
+        except Interrupted:
+            consume(self._finish(self._verdict or CANCELLED))
+        assert self.end is not None
+        return self.end
+
+    async def _pump(self, consume: Callable[[ProviderEvent], object]) -> None:
+        assert self._normal is not None
+        async for event in self._normal:
+            consume(event)
+        self._normal = None  # it has run to its end
+
+    async def _normalised(self) -> AsyncIterator[ProviderEvent]:
+        paused = self._gate.paused
+        try:
+            if paused:
+                await self._pass()
+            async for event in self._opened():
+                if self._verdict is not None:  # a stop wins over what became ready in the same step
+                    break
+                if type(event) not in _EVENTS:
+                    if type(event) is StreamEnd:
+                        yield self._finish(self._checked(event))
+                        return
+                    self._fault("what it yielded is no provider event: %s", type(event).__name__)
+                    continue
+                if self.events == 0 and type(event) is not ResponseStarted:
+                    self.events += 1
+                    yield ResponseStarted()
+                self.events += 1
+                yield event
+                if paused:
+                    await self._pass()
+        except asyncio.CancelledError:
+            if self._verdict is None:
+                raise
+        except Exception as error:  # noqa: BLE001 - an adapter's fault is an end, not an exception
+            self._fault("it raised %s", type(error).__name__, exc_info=True)
+            yield self._finish(self._verdict or self._of_exception(error))
+            return
+        yield self._finish(self._verdict or self._quiet_end())
+
+    def _opened(self) -> AsyncIterator[ProviderEvent]:
+        """The provider's own iterator; an empty one if the reader is to end before anything was asked."""
+        if self._verdict is not None:
+            return _nothing()
+        self._stream = self._provider.stream(self._request)
+        return self._stream
+
+    async def _pass(self) -> None:
+        if self._gate.wait is None:
+            return
+        self._paused = True
+        began = self._clock.monotonic() if self._timed else 0.0
+        await self._gate.wait()
+        self._paused = False
+        if self._timed:
+            self._events_then = -1  # silence begins anew: a pause is not the provider's
+            if self._silence.first_due is not None:
+                self._silence.first_due += self._clock.monotonic() - began
+
+    # Ends
+
+    def _finish(self, end: StreamEnd) -> StreamEnd:
+        if self.end is None:
+            self.end = end
+            if self._alarm is not None:
+                self._alarm.stop()
+        return self.end
+
+    def _checked(self, end: StreamEnd) -> StreamEnd:
+        if end.reason == "unknown" and self.events == 0:
+            return _no_response()
+        if end.reason == "error" and end.error is None:
+            self._fault("it ended as an error without saying which")
+            return StreamEnd("error", end.raw_reason, ErrorInfo("protocol", "error without a description"))
+        return end
+
+    def _quiet_end(self) -> StreamEnd:
+        if self.events == 0:
+            return _no_response()
+        self._fault("its stream ended without an end")
+        return StreamEnd("unknown", cause="eof")
+
+    def _of_exception(self, error: Exception) -> StreamEnd:
+        if isinstance(error, ProviderError) and error.info is not None:
+            return StreamEnd("error", error=error.info)
+        if isinstance(error, OSError):  # ConnectionError, TimeoutError, ssl and socket errors
+            return StreamEnd("unknown", cause="reset") if self.events else _no_response(str(error))
+        kind: ErrorKind = "bug"
+        return StreamEnd("error", error=ErrorInfo(kind, f"{type(error).__name__} in the provider's adapter"))
+
+    def _fault(self, text: str, *args: object, exc_info: bool = False) -> None:
+        _log.warning("fault of provider %s: " + text, self._provider.tag, *args, exc_info=exc_info)
+
+    # Stop and silence
+
+    def _stopped(self) -> None:
+        self._decide(CANCELLED)
+
+    def _decide(self, end: StreamEnd) -> None:
+        if self.end is None and self._verdict is None:
+            self._verdict = end
+            self._reading.interrupt()
+
+    def _on_wait(self) -> None:
+        if self._paused or self.events == self._events_then:
+            return
+        # Later moments are further away, and the alarm finds that out by itself; only the first ones can be nearer.
+        nearer = self._events_then <= 0
+        self._events_then = self.events
+        self._waits_since = self._clock.monotonic()
+        if nearer and self._alarm is not None:
+            self._alarm.look()
+
+    def _due(self) -> float | None:
+        if self._paused or self.end is not None:
+            return None
+        if self.events == 0:
+            return self._silence.first_due
+        if self._silence.idle is None:
+            return None
+        if not self._reading.waiting:  # a slow reader: silence is counted from its next read
+            return self._clock.monotonic() + self._silence.idle
+        return self._waits_since + self._silence.idle
+
+    def _silent(self) -> None:
+        kind: ErrorKind = "idle_timeout" if self.events else "send_timeout"
+        self._decide(StreamEnd("error", error=ErrorInfo(kind, _SILENT[kind])))
+
+    # Leaving
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes iterator and connection, also under a read in another task, and returns when they are closed."""
+        if self._closed is not None:
+            if not self._closed.done():
+                await asyncio.shield(self._closed)
+            return
+        self._closed = asyncio.get_running_loop().create_future()
+        try:
+            self._decide(CANCELLED)
+            if self._unsubscribe is not None:
+                self._unsubscribe()
+            if self._alarm is not None:
+                self._alarm.stop()
+            await self._reading.left()
+            await self._close_iterators()
+        finally:
+            self._closed.set_result(None)
+
+    async def _close_iterators(self) -> None:
+        for stream in (self._normal, self._stream):
+            close = getattr(stream, "aclose", None)
+            if close is None:
+                continue
+            closing = Interruptible(self._clock, limit=GRACE)
+            try:
+                await closing.run(close())
+            except Interrupted:
+                self._fault("its stream does not close")
+            except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
+                self._fault("closing its stream failed", exc_info=True)
+
+
+async def _nothing() -> AsyncIterator[ProviderEvent]:
+    return
+    yield  # makes it an iterator
+
+
+_SILENT: Final = {
+    "send_timeout": "no response began in time",
+    "idle_timeout": "the response fell silent",
+}
+
+
+def _no_response(detail: str = "") -> StreamEnd:
+    text = "no response" + (f": {detail}" if detail else "")
+    return StreamEnd("error", error=ErrorInfo("transport", text))

@@ -1,0 +1,251 @@
+"""A run of the loop: turns of a response and its tool calls until nothing is left to do (LP-3).
+
+The run is a small machine whose steps are `Step`; each step does its part and names the next one, so that a resumed
+run enters at any of them. What the end of a response leads to is `AFTER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, TypeAlias, final
+
+from ..core.calls import result_message, text_parts
+from ..events import (
+    CallFinished,
+    Completed,
+    Delivery,
+    Failed,
+    Incomplete,
+    Outcome,
+    RunEnded,
+    Truncated,
+    TurnEnded,
+    TurnStarted,
+)
+from ..messages import StopReason, ToolCall
+from .asking import Answer, Asking, is_empty
+from .book import Detached, Stopped
+from .work import Work
+
+
+class Step(Enum):
+    """Where a run is between two facts."""
+
+    OPEN = "open"  # a turn begins
+    ASK = "ask"  # the model is asked
+    JUDGE = "judge"  # a response is there: what it leads to
+    CLOSE = "close"  # all calls of the turn have their result
+    NEXT = "next"  # the turn is closed: another one, or the end
+    END = "end"  # the outcome is known
+    LEAVE = "leave"  # nobody knows the outcome: the controller says so
+    DONE = "done"  # nothing is left to do
+
+
+Way: TypeAlias = Literal[
+    "again",  # the model is to be asked in another turn
+    "settle",  # the run would stop, unless somebody has more input
+    "stop",  # the run ends now
+    "leave",  # nobody knows how it ended
+]
+
+
+class Course(NamedTuple):
+    """What a response leads to; `refuse` is the reason for which none of its calls is run."""
+
+    way: Way
+    outcome: Outcome | None = None
+    refuse: str = ""
+
+
+@final
+class Turns:
+    """Drives one run."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._answer: Answer | None = None
+        self._course = Course("settle", Completed())
+        self._outcome: Outcome | None = None
+
+    async def drive(self, step: Step = Step.OPEN, answer: Answer | None = None) -> None:
+        """Works from that step to the end of the run; returns when its end is recorded, or when it is lost.
+
+        `answer` is the response of the turn that a resumed run is in, where there is one.
+        """
+        self._answer = answer
+        if answer is not None:
+            self._course = AFTER[answer.end.reason](self._work, answer)
+        try:
+            while step is not Step.DONE:
+                step = await _STEPS[step](self)
+        except Stopped:
+            await self._end_stopped()
+        except Detached:
+            return
+
+    # Steps
+
+    async def _open(self) -> Step:
+        work = self._work
+        work.check_stop()
+        if work.turn >= work.plan.limits.turns:
+            return self._end(Incomplete("limit", "turns"))
+        work.open_turn()
+        self._answer = None
+        work.book.note(TurnStarted(work.turn, work.model.id))
+        return Step.ASK
+
+    async def _ask(self) -> Step:
+        work = self._work
+        answer = self._answer = await Asking(work).answer()
+        if answer.message is not None:
+            work.accept(answer.message, answer.end.reason)
+        return Step.JUDGE
+
+    async def _judge(self) -> Step:
+        answer = self._answer
+        assert answer is not None
+        course = self._course = AFTER[answer.end.reason](self._work, answer)
+        if course.way == "leave":
+            # The turn stays open: what closes it is evidence or a person, and a resume asks again in it.
+            return Step.LEAVE
+        if course.refuse and answer.message is not None:
+            self._refuse(answer.message.tool_calls, course.refuse)
+        return Step.CLOSE
+
+    async def _close(self) -> Step:
+        self._note_turn_ended()
+        return Step.NEXT
+
+    async def _next(self) -> Step:
+        course = self._course
+        if course.way == "again":
+            return Step.OPEN
+        assert course.outcome is not None
+        return self._end(course.outcome)
+
+    async def _finish(self) -> Step:
+        outcome, answer = self._outcome, self._answer
+        assert outcome is not None
+        delivery = Delivery()
+        if isinstance(outcome, Completed | Truncated) and answer is not None and answer.message is not None:
+            delivery = Delivery((answer.message.id,))
+        await self._work.book.write(RunEnded(outcome, delivery))
+        return Step.DONE
+
+    async def _leave(self) -> Step:
+        await self._work.book.write()
+        return Step.DONE
+
+    async def _end_stopped(self) -> None:
+        """The end of a stopped run (LP-43); under a shutdown there is none, the run is only left (RC-52)."""
+        work = self._work
+        try:
+            work.book.drop_starts()
+            if work.shut_down:
+                await work.book.write()
+                return
+            if work.port.state.turn_open and not work.book.holds(TurnEnded):
+                self._note_turn_ended()
+            await work.book.write(RunEnded(work.stop_outcome()))
+        except (Stopped, Detached):
+            return
+
+    # Parts of steps
+
+    def _refuse(self, calls: Sequence[ToolCall], reason: str) -> None:
+        for call in calls:
+            if call.call_id in self._work.finished:
+                continue
+            end = CallFinished(call.call_id, "refused", text_parts(_REFUSED[reason]), True, reason)
+            self._work.book.note(end)
+            self._work.add(result_message(end))
+
+    def _note_turn_ended(self) -> None:
+        answer = self._answer
+        reason: StopReason = "cancelled" if answer is None else answer.end.reason
+        self._work.book.note(TurnEnded(self._work.turn, reason, self._work.turn_usage))
+
+    def _end(self, outcome: Outcome) -> Step:
+        self._outcome = outcome
+        return Step.END
+
+
+_STEPS: Final[Mapping[Step, Callable[[Turns], Awaitable[Step]]]] = MappingProxyType(
+    {
+        Step.OPEN: Turns._open,  # noqa: SLF001 - the class's own table
+        Step.ASK: Turns._ask,  # noqa: SLF001
+        Step.JUDGE: Turns._judge,  # noqa: SLF001
+        Step.CLOSE: Turns._close,  # noqa: SLF001
+        Step.NEXT: Turns._next,  # noqa: SLF001
+        Step.END: Turns._finish,  # noqa: SLF001
+        Step.LEAVE: Turns._leave,  # noqa: SLF001
+    }
+)
+
+
+# What the end of a response leads to (§3.3)
+
+
+def _completed(_work: Work, answer: Answer) -> Course:
+    return Course("settle", Completed(empty=answer.message is None or is_empty(answer.message)))
+
+
+def _cut_off(work: Work, answer: Answer) -> Course:
+    """LP-15: none of its calls is run; the model may send them again in smaller pieces, a few times."""
+    calls = answer.message is not None and answer.message.tool_calls
+    if calls and work.streak <= work.plan.limits.length_continuations:
+        return Course("again", refuse="truncated")
+    return Course("stop", Truncated(), refuse="truncated")
+
+
+def _filtered(_work: Work, answer: Answer) -> Course:
+    return Course("stop", Incomplete(answer.end.reason), refuse=answer.end.reason)
+
+
+def _paused(work: Work, _answer: Answer) -> Course:
+    if work.streak <= work.plan.limits.pauses:
+        return Course("again")
+    return Course("stop", Incomplete("limit", "pauses"))
+
+
+def _failed(_work: Work, answer: Answer) -> Course:
+    error = answer.end.error
+    assert error is not None
+    failed = Failed(error.kind, error.code, error.message, error.retryable, answer.retry_after_ms)
+    return Course("stop", failed)
+
+
+def _lost(_work: Work, _answer: Answer) -> Course:
+    return Course("leave")
+
+
+def _limited(_work: Work, answer: Answer) -> Course:
+    assert answer.outcome is not None
+    return Course("stop", answer.outcome)
+
+
+AFTER: Final[Mapping[StopReason, Callable[[Work, Answer], Course]]] = MappingProxyType(
+    {
+        "complete": _completed,
+        "length": _cut_off,
+        "content_filter": _filtered,
+        "refusal": _filtered,
+        "pause_turn": _paused,
+        "error": _failed,
+        "unknown": _lost,
+        "cancelled": _limited,  # the loop's own: it asked no more; a stop is an exception, because it comes anywhere
+    }
+)
+
+_REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "truncated": (
+            "This call was not run: the output limit cut your response. Send it again in smaller pieces."
+        ),
+        "content_filter": "This call was not run: a content filter ended the response.",
+        "refusal": "This call was not run: the response was a refusal.",
+    }
+)

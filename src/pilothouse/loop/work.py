@@ -1,0 +1,150 @@
+"""What all parts of the loop share while they work on one run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Final, final
+
+import msgspec
+
+from ..contracts import Clock, RunPort
+from ..events import CallFinished, Cancelled, Incomplete, Outcome
+from ..messages import Message, StopReason, Usage
+from ..records import Start
+from ..responses import ModelSettings
+from .book import Book, Stopped
+from .plan import Plan
+
+_encode: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+@final
+class Work:
+    """One run under way. Made for one attachment; the facts are what lasts.
+
+    Attributes:
+        context: the run's working message list; grows, and is never changed in place by anybody else.
+        turn, attempt: where the run is; `attempt` counts requests of the turn.
+        requests: attempts of the whole run.
+        usage: of all attempts, discarded and failed ones included (LP-21); `turn_usage` of this turn's.
+        full_budget: the next request gets the model's full output budget.
+        streak: accepted responses in a row that ended for the same reason.
+        finished: the results of calls of the turn.
+    """
+
+    def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock) -> None:
+        self.plan = plan
+        self.run_id = start.spec.run_id
+        self.thread_id = start.spec.thread_id
+        self.port = port
+        self.scope = port.scope
+        self.clock = clock
+        self.book = Book(port)
+        self.model = plan.model
+        self.context: list[Message] = [*start.history, *start.spec.input]
+        self.turn = 0
+        self.attempt = 0
+        self.requests = 0
+        self.usage: Usage | None = None
+        self.turn_usage: Usage | None = None
+        self.full_budget = False
+        self.streak = 0
+        self.finished: dict[str, CallFinished] = {}
+        self._reason: StopReason | None = None
+        self.call_ids = {call.call_id for message in self.context for call in message.tool_calls}
+        self._chain = ""
+        self._chained = 0
+
+    def check_stop(self) -> None:
+        """Goes on only if the run is not being stopped.
+
+        Raises:
+            Stopped: it is.
+        """
+        if self.scope.cancelled:
+            raise Stopped
+
+    def add(self, message: Message) -> None:
+        """Appends a message to the context."""
+        self.context.append(message)
+        if message.role == "assistant":
+            self.call_ids.update([call.call_id for call in message.tool_calls])
+
+    def spend(self, usage: Usage | None) -> None:
+        """Counts what an attempt used."""
+        if usage is not None:
+            self.usage = usage if self.usage is None else self.usage + usage
+            self.turn_usage = usage if self.turn_usage is None else self.turn_usage + usage
+
+    def open_turn(self) -> None:
+        """Goes on to the next turn."""
+        self.turn += 1
+        self.attempt = 0
+        self.turn_usage = None
+        self.finished = {}
+
+    def accept(self, message: Message, reason: StopReason) -> None:
+        """Takes a response into the context."""
+        self.streak = self.streak + 1 if reason == self._reason else 1
+        self._reason = reason
+        self.full_budget = reason == "length"
+        self.add(message)
+
+    def settings(self) -> ModelSettings:
+        """How the model is to answer this time; after a cut response with its full output budget (LP-15)."""
+        settings = self.plan.settings
+        if self.full_budget and settings.max_output_tokens is not None:
+            return msgspec.structs.replace(settings, max_output_tokens=self.model.max_output_tokens or None)
+        return settings
+
+    def chain(self) -> str:
+        """Hash chain over the context: equal prefixes have equal values. Each message is hashed once."""
+        value = self._chain
+        for message in self.context[self._chained :]:
+            value = sha256(value.encode() + _bytes(message)).hexdigest()
+        self._chain, self._chained = value, len(self.context)
+        return value
+
+    @property
+    def shut_down(self) -> bool:
+        """Whether the run is only left, not stopped: a recovery goes on with it (RC-52)."""
+        return self.scope.cancelled and self.port.state.state != "stopping"
+
+    def stop_outcome(self) -> Outcome:
+        """How a stopped run ends (agent-loop §2.5)."""
+        source = self.scope.source or "user"
+        if source == "deadline":
+            return Incomplete("limit", "deadline")
+        return Cancelled(self.scope.reason, source)
+
+
+def _bytes(message: Message) -> bytes:
+    try:
+        return _encode(message)
+    except UnicodeEncodeError:  # lone surrogates in somebody's history
+        return repr(message).encode("utf-8", "surrogatepass")
+
+
+@final
+class Payload(Sequence[Message]):
+    """The first `len` messages of a list that goes on growing: what one request sends, without a copy."""
+
+    __slots__ = ("_length", "_messages")
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+        self._length = len(messages)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:  # type: ignore[override]
+        if isinstance(index, slice):
+            return [self._messages[at] for at in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(index)
+        return self._messages[index if index >= 0 else self._length + index]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages[: self._length])
