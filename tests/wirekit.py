@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,3 +97,41 @@ def deliveries(case: WireCase, *, splits: int, seed: int) -> Iterator[tuple[str,
     yield "1-byte reads", one_byte_reads(case.body)
     for number in range(splits):
         yield f"split with seed {seed + number}", random_split(case.body, seed + number)
+
+
+class HistoryCase(NamedTuple):
+    id: str
+    dialect: str
+    stored: list[dict[str, Any]]
+    refused: bool  # as it is stored
+    expect: dict[str, Any]
+
+
+def history_cases(*dialects: str) -> list[HistoryCase]:
+    """All fixtures of kind history that hold a stored conversation of some dialects."""
+    cases = []
+    for entry in INDEX.values():
+        if entry["kind"] != "history" or entry["dialect"] not in dialects:
+            continue
+        held = json.loads((FIXTURES / entry["input"]).read_text("utf-8"))
+        (stored,) = held["stored"].values()
+        name = f"{entry['id']}-{entry['name']}"
+        cases.append(
+            HistoryCase(name, held["dialect"], stored, held["input_is_invalid_for_provider"], entry["expect"])
+        )
+    return cases
+
+
+def problems(dialect: str, messages: list[Any]) -> list[str]:
+    """What a strict provider would refuse: the handed judge."""
+    return _judge().problems(dialect, messages)
+
+
+@cache
+def _judge() -> Any:
+    spec = spec_from_file_location("valid_history", FIXTURES / "valid_history.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .openai_chat import CompatProfile as CompatProfile
     from .openai_chat import OpenAIChatDecoder as OpenAIChatDecoder
+    from .openai_chat import OpenAIChatProvider as OpenAIChatProvider
 
 _HOMES: Final = {
     "CompatProfile": "openai_chat",
     "OpenAIChatDecoder": "openai_chat",
+    "OpenAIChatProvider": "openai_chat",
 }
 
 
@@ -21,4 +23,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
-__all__ = ["CompatProfile", "OpenAIChatDecoder"]
+__all__ = ["CompatProfile", "OpenAIChatDecoder", "OpenAIChatProvider"]

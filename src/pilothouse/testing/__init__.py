@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from .journals import JournalConformance as JournalConformance
     from .meter import Meter as Meter
     from .rig import LoopRig as LoopRig
+    from .replay import Received as Received
+    from .replay import Replay as Replay
+    from .replay import ReplayServer as ReplayServer
     from .sample_runs import SampleRun as SampleRun
     from .scripted import Hold as Hold
     from .scripted import ScriptedProvider as ScriptedProvider
@@ -21,6 +24,9 @@ _HOMES = {
     "JournalConformance": "journals",
     "LoopRig": "rig",
     "Meter": "meter",
+    "Received": "replay",
+    "Replay": "replay",
+    "ReplayServer": "replay",
     "SampleRun": "sample_runs",
     "ScriptedProvider": "scripted",
     "StepClock": "clock",
