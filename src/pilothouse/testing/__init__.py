@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from .journals import DurableJournalConformance as DurableJournalConformance
     from .journals import JournalConformance as JournalConformance
     from .meter import Meter as Meter
-    from .rig import LoopRig as LoopRig
     from .replay import Received as Received
     from .replay import Replay as Replay
     from .replay import ReplayServer as ReplayServer
+    from .rig import LoopRig as LoopRig
     from .sample_runs import SampleRun as SampleRun
     from .scripted import Hold as Hold
     from .scripted import ScriptedProvider as ScriptedProvider
