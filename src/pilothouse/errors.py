@@ -3,7 +3,7 @@
     PilothouseError
     ├── UsageError            the host asked for something that cannot be
     │   ├── ConfigError, ToolDefinitionError
-    │   ├── AgentBusy, AgentClosed, NotOpened, NothingToDo, InvalidTarget
+    │   ├── AgentBusy, AgentClosed, NotOpened, NothingToDo, InvalidTarget, RunUnknown
     │   ├── MessageTooLong, ConversationFull, AttachmentTooLarge
     │   ├── InvalidSpec, InvalidCommand, Unsupported, CursorAhead
     │   ├── RunConflict, ThreadConflict, CommandConflict, DuplicateConflict
@@ -111,6 +111,16 @@ class InvalidTarget(UsageError):
     """No such message, or one that the action does not apply to."""
 
     code = "invalid_target"
+
+
+class RunUnknown(UsageError):
+    """Nobody knows how the thread's last run ended; recover, retry or abandon it."""
+
+    code = "unknown"
+
+    def __init__(self, run_id: str, cause: str) -> None:
+        self.run_id, self.cause = run_id, cause
+        super().__init__(f"nobody knows how run {run_id} ended ({cause}): recover, retry or abandon it")
 
 
 class MessageTooLong(UsageError):

@@ -1,0 +1,1 @@
+"""A conversation and the life of each send."""

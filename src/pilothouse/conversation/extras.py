@@ -1,0 +1,38 @@
+"""What a surface adds to one send, and how a send may end before it is a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..messages import JSON, ToolSpec
+from ..records import Parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExtras:
+    """All of it goes into the run's immutable specification.
+
+    Attributes:
+        tenant: the isolation key.
+        message_id: of the user message; None: minted.
+        parent: where the run hangs; None: the head of the thread.
+        client_tools: tools that run at the client, for this run only.
+        deadline: seconds from now.
+        limits: may lower the loop's limits, never raise them.
+    """
+
+    tenant: str = ""
+    message_id: str | None = None
+    parent: Parent | None = None
+    client_tools: Sequence[ToolSpec] = ()
+    deadline: float | None = None
+    limits: Mapping[str, JSON] = field(default_factory=dict)
+    extensions: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A send that ended before its commit: no run exists. Stands on a `Reply` only, never in a journal (AC-28)."""
+
+    error: BaseException

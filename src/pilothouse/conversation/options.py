@@ -1,0 +1,170 @@
+"""The options of a conversation: names, defaults, and what odd values mean (AC-70, AC-71, AC-163)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from math import inf, isnan
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias, TypedDict
+
+import msgspec
+
+from ..core.canonical import NotJSON, encode
+from ..core.lifecycle import AgentState
+from ..errors import ConfigError
+from ..messages import JSON, Message, Model
+
+logger = logging.getLogger("pilothouse.conversation")
+
+Seconds: TypeAlias = float | int | timedelta | None
+BusyPolicy: TypeAlias = Literal["raise", "queue", "drop", "supersede"]
+
+LONGEST_S: Final = 2_147_483.0
+"""24.8 days: the ceiling of the source, below which no timer overflows."""
+
+
+class AgentOptions(TypedDict, total=False):
+    """Keywords of the constructor and of `update_options`; None is the default of each."""
+
+    model: str | Model | None
+    params: Mapping[str, JSON] | None
+    system_prompt: str | None
+    send_timeout: Seconds
+    stream_idle_timeout: Seconds
+    max_message_length: int | float | None
+    max_messages: int | float | None
+    max_attachment_bytes: int | float | None
+    pause_buffer: int | None
+    close_timeout: Seconds
+    reply_timeout: Seconds
+    when_busy: BusyPolicy
+    on_response_start: Callable[[str], object] | None
+    on_response_chunk: Callable[[str, str], object] | None
+    on_response_complete: Callable[[Message], object] | None
+    on_error: Callable[[Exception], object] | None
+    on_state_change: Callable[[AgentState], object] | None
+    on_messages_change: Callable[[tuple[Message, ...]], object] | None
+    on_callback_error: Callable[[Exception, str], object] | None
+
+
+CALLBACKS: Final = (
+    "on_response_start",
+    "on_response_chunk",
+    "on_response_complete",
+    "on_error",
+    "on_state_change",
+    "on_messages_change",
+)
+
+_TIMES: Final = {
+    "send_timeout": 60.0,
+    "stream_idle_timeout": 60.0,
+    "close_timeout": 5.0,
+    "reply_timeout": inf,
+}
+_COUNTS: Final = {"max_message_length": 100_000, "max_messages": 200, "max_attachment_bytes": 20_000_000}
+
+DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "model": None,
+        "params": None,
+        "system_prompt": None,
+        **_TIMES,
+        **_COUNTS,
+        "pause_buffer": 1_000_000,
+        "when_busy": "raise",
+        **dict.fromkeys(CALLBACKS),
+        "on_callback_error": None,
+    }
+)
+
+
+def seconds(name: str, value: object) -> float:
+    """What a time limit means (AC-70): `inf` is no limit, nonsense keeps the guard, with a warning."""
+    default = _TIMES[name]
+    if value is None:
+        return default
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        logger.warning(
+            "%s must be a number of seconds, got %s: keeping %s", name, type(value).__name__, default
+        )
+        return default
+    try:
+        number = float(value)
+    except OverflowError:
+        return LONGEST_S if value > 0 else inf  # type: ignore[operator]
+    except (TypeError, ValueError):
+        logger.warning("%s must be a number of seconds: keeping %s", name, default)
+        return default
+    if isnan(number):
+        logger.warning("%s is NaN: keeping %s", name, default)
+        return default
+    if number <= 0 or number == inf:
+        return inf
+    return min(number, LONGEST_S)
+
+
+def _count(name: str, value: object, least: int, *, bounded: bool = False) -> int | float:
+    if value is None:
+        return DEFAULTS[name]  # type: ignore[no-any-return]
+    if not bounded and isinstance(value, float) and value == inf:
+        return inf
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        more = "" if bounded else " or math.inf"
+        raise ConfigError(f"{name} must be an int ≥ {least}{more}, got {value!r}")
+    return value
+
+
+def _params(value: object) -> Mapping[str, JSON] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"params must be a mapping, got {type(value).__name__}")
+    try:
+        return msgspec.json.decode(encode(dict(value)))  # type: ignore[no-any-return]
+    except NotJSON as error:
+        raise ConfigError(f"params must be JSON: {error}") from error
+
+
+def _one(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return seconds(name, value)
+    if name in _COUNTS:
+        return _count(name, value, 1)
+    if name == "pause_buffer":
+        return _count(name, value, 0, bounded=True)
+    if name == "params":
+        return _params(value)
+    if name == "model":
+        if value is not None and not isinstance(value, str | Model):
+            raise ConfigError(f"model must be a str or a Model, got {type(value).__name__}")
+        return value
+    if name == "system_prompt":
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"system_prompt must be a str, got {type(value).__name__}")
+        return value if value is not None and value.strip() else None
+    if name == "when_busy":
+        if value not in (None, "raise", "drop", "supersede", "queue"):
+            raise ConfigError(f"when_busy must be raise, queue, drop or supersede, got {value!r}")
+        return value or "raise"
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name} must be callable, got {type(value).__name__}")
+    return value
+
+
+def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with some changed, all or nothing; None is the default.
+
+    Raises:
+        ConfigError: naming the option and the value.
+    """
+    for name in changes:
+        if name not in DEFAULTS:
+            raise ConfigError(f"unknown option {name!r}; valid names: {', '.join(DEFAULTS)}")
+    return {**current, **{name: _one(name, value) for name, value in changes.items()}}

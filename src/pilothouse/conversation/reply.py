@@ -1,0 +1,282 @@
+"""The handle of one send: what it says so far, how it ended, and how to stop it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, final
+
+from ..cancel import Token
+from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete
+from ..events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
+from ..messages import JSON, Message
+from ..runs.handle import Run
+from .extras import Refused
+
+if TYPE_CHECKING:
+    from .sending import Sender
+
+
+class ReplyPhase(StrEnum):
+    """Where a send is (AC-28)."""
+
+    QUEUED = "queued"  # waits for the live send
+    PREPARING = "preparing"  # hooks run, the run is being registered
+    WAITING = "waiting"  # the provider was called, nothing handed over yet
+    READING = "reading"  # a stream is read
+    WORKING = "working"  # tools run
+    ASKING = "asking"  # a request blocks the run
+    ENDING = "ending"  # the outcome is fixed, end hooks run
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialResponse:
+    """What arrived of a response that did not finish; why is the outcome of its reply.
+
+    Attributes:
+        text: all that was applied of the unfinished response.
+        unapplied: arrived while paused and was never shown.
+    """
+
+    reply_id: str
+    response_id: str | None
+    text: str
+    unapplied: str = ""
+
+
+@final
+class Reply:
+    """One send and everything that it causes. An async context manager; leaving it aborts what has not ended.
+
+    Attributes:
+        id: also the run id.
+        run: after the commit: steer, follow_up, answer, approve, …
+        user_message: the message being answered.
+        committed: whether the user message is part of the conversation.
+        messages: finished messages that this send added after the user message.
+        outcome: None while it runs; `Refused` where it ended before its commit.
+    """
+
+    def __init__(self, sender: Sender, reply_id: str, thread_id: str) -> None:
+        self._sender = sender
+        self.id = reply_id
+        self.thread_id = thread_id
+        self.run: Run | None = None
+        self.user_message: Message | None = None
+        self.phase = ReplyPhase.PREPARING
+        self.committed = False
+        self.response_id: str | None = None
+        self.messages: tuple[Message, ...] = ()
+        self.partial: PartialResponse | None = None
+        self.metadata: Mapping[str, JSON] = {}
+        self.outcome: Outcome | Refused | None = None
+        self.error: BaseException | None = None
+        self.signal = Token()
+        self._stopped = False
+        self.dead = False  # stopped, replaced or ended: late events of it change nothing (AC-120)
+        self.fingerprint: Any = None
+        self._pieces: list[str] = []
+        self._text: str | None = ""
+        self._readers: list[asyncio.Future[None]] = []
+        self._commits: list[asyncio.Future[None]] = []
+        self._handed: list[asyncio.Future[None]] = []
+        self.handed_over = False
+        self._ends: list[asyncio.Future[None]] = []
+        self._closes: list[asyncio.Future[None]] = []
+        self.closed = False
+
+    def __repr__(self) -> str:
+        """Names the reply and where it is."""
+        return f"Reply({self.id!r}, {self.phase.value})"
+
+    def wanted(self) -> bool:
+        """Whether notifications of it are still delivered: not after a stop (AC-65)."""
+        return not self._stopped
+
+    def alive(self) -> bool:
+        """Whether what happens to it still counts."""
+        return not self.dead
+
+    @property
+    def text(self) -> str:
+        """All text of this send that was applied so far."""
+        if self._text is None:
+            self._text = "".join(self._pieces)
+        return self._text
+
+    @property
+    def ended(self) -> bool:
+        """Whether the outcome is known."""
+        return self.outcome is not None
+
+    # What the conversation tells it
+
+    def add_piece(self, piece: str) -> None:
+        """A piece of text was applied."""
+        self._pieces.append(piece)
+        self._text = None
+        if self._readers:
+            _wake(self._readers)
+
+    def commit(self, run: Run) -> None:
+        """The run is registered."""
+        self.run, self.committed = run, True
+        self.phase = ReplyPhase.WAITING
+        _wake(self._commits)
+
+    def hand_over(self) -> None:
+        """A stream was handed over, or never will be."""
+        self.handed_over = True
+        _wake(self._handed)
+
+    def end(self, outcome: Outcome | Refused, error: BaseException | None) -> None:
+        """The outcome is fixed: everybody who waits for it is woken."""
+        self.outcome, self.error, self.dead = outcome, error, True
+        self.phase = ReplyPhase.ENDED
+        self.hand_over()
+        for waiters in (self._commits, self._readers, self._ends):
+            _wake(waiters)
+
+    def stop(self) -> None:
+        """It was stopped: nothing of it is told any more."""
+        self._stopped = self.dead = True
+
+    def close(self) -> None:
+        """Its run has ended on the record and none of its tasks is alive."""
+        self.closed = True
+        _wake(self._closes)
+
+    # For callers
+
+    def abort(self) -> bool:
+        """Stops this send only; False when it is over."""
+        return self._sender.abort(self)
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """All text from its start, at any time and any number of times; a slow reader gets pieces joined (AC-102).
+
+        Raises:
+            ReplyFailed: after the text, if the send failed or its end is unknown.
+        """
+        pieces, read = self._pieces, 0
+        while True:
+            if read < len(pieces):
+                fresh = pieces[read] if read == len(pieces) - 1 else "".join(pieces[read:])
+                read = len(pieces)
+                yield fresh
+            elif self.outcome is not None:
+                break
+            else:
+                await _wait(self._readers)
+        if isinstance(self.outcome, Refused):
+            raise self.outcome.error
+        if isinstance(self.outcome, Failed | Unknown):
+            raise self._failure()
+
+    async def wait_handed_over(self) -> None:
+        """Waits until a stream is handed over or the send ends without one."""
+        if not self.handed_over:
+            await _wait(self._handed)
+
+    async def wait_committed(self) -> Run:
+        """Waits until the run is registered, and returns it.
+
+        Raises:
+            ReplyCancelled: it was stopped before it had one. Otherwise what `send()` raised.
+        """
+        while self.run is None and self.outcome is None:
+            await _wait(self._commits)
+        if self.run is not None:
+            return self.run
+        if isinstance(self.outcome, Refused):
+            raise self.outcome.error
+        raise ReplyCancelled(Cancelled("stopped before it was committed"), self.id)
+
+    async def wait(self) -> Outcome | Refused:
+        """Waits for the outcome; never raises for it."""
+        while self.outcome is None:
+            await _wait(self._ends)
+        return self.outcome
+
+    async def result(self) -> Message:
+        """The last assistant message of a completed or truncated send.
+
+        Raises:
+            ReplyIncomplete, ReplyFailed, ReplyCancelled: every other outcome. Otherwise the pre-commit error.
+        """
+        outcome = await self.wait()
+        match outcome:
+            case Refused(error):
+                raise error
+            case Completed() | Truncated():
+                for message in reversed(self.messages):
+                    if message.role == "assistant":
+                        return message
+                raise ReplyIncomplete(Incomplete("empty"), self.id, f"reply {self.id} has no answer")
+            case Incomplete(reason=reason, limit=limit):
+                what = f"{reason} {limit}" if limit else reason
+                raise ReplyIncomplete(outcome, self.id, f"reply {self.id} is incomplete: {what}")
+            case Cancelled():
+                count = len(self.text)
+                raise ReplyCancelled(
+                    outcome, self.id, f"reply {self.id} was cancelled after {count} characters"
+                )
+            case _:
+                raise self._failure()
+
+    def _failure(self) -> OutcomeError:
+        outcome = self.outcome
+        assert isinstance(outcome, Failed | Unknown)
+        error = ReplyFailed(outcome, self.id, f"reply {self.id} failed: {self.error or outcome}")
+        error.__cause__ = self.error
+        return error
+
+    async def wait_closed(self, timeout: float | None = None) -> bool:
+        """True once its tasks are dead, its stream closed, its end fact durable; False after `timeout` seconds."""
+        if self.closed:
+            return True
+        if timeout is None:
+            await _wait(self._closes)
+            return True
+        waiting = asyncio.ensure_future(_wait(self._closes))
+        limit = asyncio.ensure_future(self._sender.clock.sleep(timeout))
+        try:
+            await asyncio.wait({waiting, limit}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            limit.cancel()
+        return self.closed
+
+    async def aclose(self) -> None:
+        """Aborts it if it has not ended, and waits for it, bounded by `close_timeout`."""
+        self.abort()
+        await self.wait_closed(self._sender.close_timeout)
+
+    async def __aenter__(self) -> Self:
+        """Returns itself."""
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Closes."""
+        await self.aclose()
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    woken = waiters[:]
+    waiters.clear()
+    for waiter in woken:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+async def _wait(waiters: list[asyncio.Future[None]]) -> None:
+    waiter = asyncio.get_running_loop().create_future()
+    waiters.append(waiter)
+    try:
+        await waiter
+    finally:
+        if waiter in waiters:
+            waiters.remove(waiter)
