@@ -10,10 +10,11 @@ import time
 import httpx2
 import pytest
 
+from dialects import BY_NAME
 from pilothouse.core.assembly import Assembly
 from pilothouse.messages import Message, Model, Text
 from pilothouse.providers.decode import DECODERS, summary
-from pilothouse.providers.openai_chat import CompatProfile, OpenAIChatProvider
+from pilothouse.providers.openai_chat import CompatProfile
 from pilothouse.responses import (
     ModelRequest,
     ModelSettings,
@@ -32,9 +33,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 def provider_for(dialect: str, url: str, case: WireCase | None = None, **options):
-    think = case.think_tags if case else "off"
-    assert dialect == "openai-chat"
-    return OpenAIChatProvider("m", base_url=url, profile=CompatProfile(think_tags=think), **options)
+    if dialect == "openai-chat":
+        options["profile"] = CompatProfile(think_tags=case.think_tags if case else "off")
+    return BY_NAME[dialect].provider("m", base_url=url, **options)
 
 
 def ask(**options) -> ModelRequest:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
 
+from dialects import BY_NAME, DIALECTS, Dialect
 from pilothouse.core.canonical import encode
-from pilothouse.core.pairing import MADE_TEXT, WireRules, repair
+from pilothouse.core.pairing import MADE_TEXT, repair
 from pilothouse.messages import (
     ArtifactRef,
     Context,
@@ -22,20 +22,8 @@ from pilothouse.messages import (
     Text,
     ToolCall,
 )
-from pilothouse.providers import openai_chat
-from pilothouse.providers.openai_chat.wire import rules_of
 from wirekit import FIXTURES, INDEX, HistoryCase, history_cases, problems
 
-
-class Dialect(NamedTuple):
-    name: str
-    to_wire: Callable[..., list[Any]]
-    from_wire: Callable[..., list[Message]]
-    rules: WireRules
-
-
-DIALECTS = [Dialect("openai-chat", openai_chat.to_wire, openai_chat.from_wire, rules_of())]
-BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 

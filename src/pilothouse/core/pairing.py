@@ -153,9 +153,15 @@ def with_note(messages: Sequence[Message], note: str) -> list[Message]:
 def is_blank(message: Message) -> bool:
     """Whether no dialect writes the message: no call with a name, no media, no text but white space.
 
-    Reasoning alone is never sent. A tool's result is never blank: silence is an answer.
+    Reasoning alone is never sent, but where the provider paused and wants its blocks back. A tool's result is never
+    blank: silence is an answer.
     """
-    return message.role != "tool" and not any(_is_written(part) for part in message.parts)
+    if message.role == "tool" or any(_is_written(part) for part in message.parts):
+        return False
+    paused = message.stop_reason == "pause_turn"
+    return not (
+        paused and any(isinstance(part, Reasoning) and part.raw is not None for part in message.parts)
+    )
 
 
 def _is_written(part: Part) -> bool:

@@ -6,11 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .anthropic import AnthropicDecoder as AnthropicDecoder
+    from .anthropic import AnthropicProvider as AnthropicProvider
     from .openai_chat import CompatProfile as CompatProfile
     from .openai_chat import OpenAIChatDecoder as OpenAIChatDecoder
     from .openai_chat import OpenAIChatProvider as OpenAIChatProvider
 
 _HOMES: Final = {
+    "AnthropicDecoder": "anthropic",
+    "AnthropicProvider": "anthropic",
     "CompatProfile": "openai_chat",
     "OpenAIChatDecoder": "openai_chat",
     "OpenAIChatProvider": "openai_chat",
@@ -23,4 +27,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)
 
 
-__all__ = ["CompatProfile", "OpenAIChatDecoder", "OpenAIChatProvider"]
+__all__ = [
+    "AnthropicDecoder",
+    "AnthropicProvider",
+    "CompatProfile",
+    "OpenAIChatDecoder",
+    "OpenAIChatProvider",
+]

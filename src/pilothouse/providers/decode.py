@@ -28,7 +28,16 @@ def _openai_chat(think_tags: ThinkMode) -> AnyDecoder:
     return OpenAIChatDecoder(CompatProfile(think_tags=think_tags))
 
 
-DECODERS: Final[dict[str, Callable[[ThinkMode], AnyDecoder]]] = {"openai-chat": _openai_chat}
+def _anthropic(think_tags: ThinkMode) -> AnyDecoder:
+    from .anthropic import AnthropicDecoder
+
+    return AnthropicDecoder()
+
+
+DECODERS: Final[dict[str, Callable[[ThinkMode], AnyDecoder]]] = {
+    "openai-chat": _openai_chat,
+    "anthropic": _anthropic,
+}
 
 
 def decoder_for(dialect: str, *, think_tags: ThinkMode = "off") -> AnyDecoder:

@@ -63,7 +63,9 @@ def to_wire(messages: Sequence[Message], profile: CompatProfile = _DEFAULT) -> l
         if isinstance(item, list):
             out.extend(_results(item, profile, rules, names))
         elif item.role == "assistant":
-            out.append(_assistant(item, profile, rules))
+            said = _assistant(item, profile, rules)
+            if said["content"] is not None or "tool_calls" in said:
+                out.append(said)
         elif item.role == "system":
             out.append({"role": profile.system_role, "content": "\n\n".join(texts_of(item.parts))})
         else:

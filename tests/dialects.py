@@ -1,0 +1,28 @@
+"""The dialects that exist, as a table for tests that hold for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pilothouse.core.pairing import WireRules
+from pilothouse.messages import Message
+from pilothouse.providers import anthropic, openai_chat
+
+
+class Dialect(NamedTuple):
+    name: str
+    to_wire: Callable[..., list[Any]]
+    from_wire: Callable[..., list[Message]]
+    provider: Callable[..., Any]
+
+    @property
+    def rules(self) -> WireRules:
+        return self.provider("m").wire_rules
+
+
+DIALECTS = [
+    Dialect("openai-chat", openai_chat.to_wire, openai_chat.from_wire, openai_chat.OpenAIChatProvider),
+    Dialect("anthropic", anthropic.to_wire, anthropic.from_wire, anthropic.AnthropicProvider),
+]
+BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
