@@ -43,16 +43,21 @@ class Stage:
         self.last_reply: Reply | None = None
         self.reading: Reading | None = None
         self.pause_requested = False
-        self._live: list[str] = []
+        self._live = ""
+        self._fresh: list[str] = []  # pieces that nobody has read as text yet
         self._buffer: list[str] = []
         self._buffered = 0
 
     @property
     def live_text(self) -> str:
         """Text of the response that streams, or of the last one that did."""
-        if len(self._live) > 1:
-            self._live = ["".join(self._live)]
-        return self._live[0] if self._live else ""
+        if self._fresh:
+            # In place while nobody else holds the text: linear over a response, however often it is read.
+            text, self._live = self._live, ""
+            text += self._fresh[0] if len(self._fresh) == 1 else "".join(self._fresh)
+            self._live = text
+            self._fresh.clear()
+        return self._live
 
     def is_in(self, *states: AgentState) -> bool:
         """Whether the state is one of these now; a callback may have changed it."""
@@ -160,7 +165,7 @@ class Stage:
     def handed_over(self, reading: Reading) -> None:
         """A stream was handed over: phase 7, and again for each further response (AC-129)."""
         reply = reading.reply
-        self._live = []
+        self.forget_text()
         paused, self.pause_requested = self.pause_requested, False
         changed = self.change(Input.HANDED_OVER_PAUSED if paused else Input.HANDED_OVER)
         self.notifier.tell("on_response_start", reply.response_id, fence=reply.wanted)
@@ -183,7 +188,7 @@ class Stage:
         self.tell()
 
     def _show(self, reading: Reading, piece: str) -> None:
-        self._live.append(piece)
+        self._fresh.append(piece)
         reading.applied(piece)
         if self.notifier.wants("on_response_chunk"):
             self.notifier.tell("on_response_chunk", piece, self.live_text, fence=reading.reply.wanted)
@@ -198,7 +203,7 @@ class Stage:
         """A finished message enters; the live text is emptied if it was that (AC-89)."""
         self.messages = (*self.messages, message)
         if message.role == "assistant":
-            self._live = []
+            self.forget_text()
         self.tell_messages(reading.reply)
         self.tell()
 
@@ -262,8 +267,9 @@ class Stage:
         self.last_reply = None
 
     def forget_text(self) -> None:
-        """No response was streamed in this conversation."""
-        self._live = []
+        """The live text is empty again."""
+        self._live = ""
+        self._fresh.clear()
 
 
 def inserted(messages: tuple[Message, ...], message: Message, later: set[str]) -> tuple[Message, ...]:

@@ -35,6 +35,7 @@ from ..events import (
 )
 from ..records import Draft, Record, Registration, Start
 from .agenda import Agenda
+from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
 from .ring import Observer, Ring
@@ -88,6 +89,7 @@ class LiveRun:
         self.over = False  # terminal, lost or released: nothing will be written here any more
         self.followers = 0
         self._deltas = 0
+        self._saving = False
         self._reader = read_facts
         self._on_over = on_over
         self._started: list[asyncio.Future[None]] = []
@@ -145,15 +147,25 @@ class LiveRun:
             size = 200 + len(body.text)  # type: ignore[union-attr]
             if first and self.timing.partial_interval is not None:
                 self.agenda.after(self.timing.partial_interval, self.save_partials)
-            elif self.partials.pending_chars >= self.limits.partial_bytes:
-                self.agenda.spawn(self.save_partials())
+            elif self.partials.pending_chars >= self.limits.partial_bytes and not self._saving:
+                self._save_now()
         elif kind is Extension:
             size = 1000
         self._deltas += 1
         self._publish(Delta(self.run_id, self._deltas, self.writer.state.seq, body), size)
 
+    def _save_now(self) -> None:
+        self._saving = True
+        if self.journal.immediate:
+            inline(self.save_partials())
+        else:
+            self.agenda.spawn(self.save_partials())
+
     async def save_partials(self) -> None:
         """Saves what was told and not yet saved (RC-19)."""
+        self._saving = False
+        if self.timing.partial_interval is None:
+            return
         if self.over or self.state.phase in (Phase.TERMINAL, Phase.UNKNOWN):
             return
         if drafts := self._fragments():

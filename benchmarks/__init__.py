@@ -1,0 +1,1 @@
+"""What Pilothouse costs beside the bare asyncio floor, measured in one run: `./dev bench`."""
