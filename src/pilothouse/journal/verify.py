@@ -8,14 +8,16 @@ from typing import final
 
 from ..contracts import Journal
 from ..core.canonical import chain_next, chain_start, digest_of
+from ..core.run import RunState, apply
 from ..errors import ArtifactNotFound, JournalCorrupt
+from ..events import Opaque
 from ..records import Record, RunHead, RunQuery, Verification
 from .blobs import named_in
 from .catalog import MAX_PAGE
 
 
 async def verify(journal: Journal, run_id: str | None = None) -> Verification:
-    """Checks registration, chain, head and artifacts of one run, or of all.
+    """Checks registration, chain, head, state and artifacts of one run, or of all.
 
     One bad run is one problem, told with its id; the others are checked all the same.
     """
@@ -55,7 +57,8 @@ class _RunCheck:
         self._journal = journal
         self._run_id = run_id
         self._checked = checked
-        self._chain = ""
+        self._state = RunState(run_id)
+        self._readable = True  # no fact of a newer vocabulary, which our fold would not understand
 
     async def run(self) -> None:
         """Raises JournalCorrupt at the first thing that is not what was stored."""
@@ -65,7 +68,7 @@ class _RunCheck:
         registration = head.registration
         if digest_of(registration.spec) != registration.spec_digest:
             raise JournalCorrupt(self._run_id, 0, "the specification does not match its digest")
-        self._chain = chain_start(self._run_id, registration.spec_digest)
+        self._state.chain = chain_start(self._run_id, registration.spec_digest)
         more = True
         while more:
             page = await self._journal.read(self._run_id, after=self.facts)
@@ -77,12 +80,13 @@ class _RunCheck:
     async def _check(self, record: Record) -> None:
         seq = self.facts + 1
         digest = sha256(record.body).hexdigest()
-        chain = chain_next(self._chain, seq, record.at_ms, record.lane, record.fence, digest)
+        chain = chain_next(self._state.chain, seq, record.at_ms, record.lane, record.fence, digest)
         if record.seq != seq or record.digest != digest or record.chain != chain:
             raise JournalCorrupt(self._run_id, seq, "digest or chain does not match")
         for blob, _ in named_in(record.body):
             await self._check_blob(blob, seq)
-        self._chain = chain
+        self._readable = self._readable and not isinstance(record.fact, Opaque)
+        apply(self._state, record)
         self.facts = seq
 
     async def _check_blob(self, digest: str, seq: int) -> None:
@@ -97,9 +101,12 @@ class _RunCheck:
         self._checked.add(digest)
 
     def _check_head(self, head: RunHead) -> None:
-        if (head.head.seq, head.head.chain) != (self.facts, self._chain):
+        seq = head.head.seq
+        if (seq, head.head.chain) != (self.facts, self._state.chain):
+            raise JournalCorrupt(self._run_id, seq, f"the run says {seq} facts and has {self.facts}")
+        if self._readable and self._state.summary() != head.summary:
             raise JournalCorrupt(
-                self._run_id, head.head.seq, f"the run says {head.head.seq} facts and has {self.facts}"
+                self._run_id, seq, f"the run says {head.summary} and its facts say {self._state.summary()}"
             )
 
 

@@ -5,9 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
+from ..commands import Request
 from ..contracts import Journal
 from ..core.canonical import chain_start, digest_of, seal
-from ..events import AnyFact, Completed, Lane, MessageAdded, Noted, RunAccepted, RunEnded
+from ..core.run import RunState, apply
+from ..events import (
+    AnyFact,
+    Completed,
+    ContinuityLost,
+    Lane,
+    MessageAdded,
+    Noted,
+    RequestOpened,
+    RunAccepted,
+    RunEnded,
+    RunStarted,
+)
 from ..messages import JSON, UNSET, Message, Text, Unset
 from ..records import (
     Appended,
@@ -20,8 +33,6 @@ from ..records import (
     Record,
     Registration,
     RunSpec,
-    RunStateName,
-    RunStatus,
     RunSummary,
 )
 from .clock import START_MS
@@ -74,6 +85,7 @@ class SampleRun:
         self.fence = 1
         self.count = 0
         self._spec = spec
+        self._state = RunState(run_id, self.head.chain)
 
     def accepted(self) -> list[Record]:
         """The fact that comes with the registration."""
@@ -121,12 +133,32 @@ class SampleRun:
         ]
         return self.seal(*facts)
 
-    def summary(
-        self, state: RunStateName = "running", status: RunStatus | None = None, *, resting: bool = False
-    ) -> RunSummary:
-        """What the store keeps of the fold."""
-        word = status or ("completed" if state == "terminal" else state)
-        return RunSummary(state, word, resting, state == "unknown", 0, START_MS + self.count)
+    def begun(self) -> list[Record]:
+        """The runtime began to work."""
+        return self.seal(RunStarted(), event_ids=["started"])
+
+    def asking(self, request_id: str = "request-1") -> list[Record]:
+        """It begins, if it has not begun, and waits for an answer: a run at rest."""
+        opened = RequestOpened(Request(request_id, "input"))
+        return self.seal(opened) if self._state.started else self.seal(RunStarted(), opened)
+
+    def lost(self) -> list[Record]:
+        """Nobody knows how it went on."""
+        return self.seal(ContinuityLost(self.head.seq, "eof"), lane="host")
+
+    def ended(self) -> list[Record]:
+        """It completed."""
+        return self.seal(RunEnded(Completed()), event_ids=["end"])
+
+    def summary(self, records: Sequence[Record] = ()) -> RunSummary:
+        """What the store keeps of the fold, with these records on top."""
+        state = self._state
+        if records:
+            state = state.fork()
+            for record in records:
+                if record.seq == state.seq + 1:
+                    apply(state, record)
+        return state.summary()
 
     async def store(
         self,
@@ -135,17 +167,18 @@ class SampleRun:
         claim: ClaimRequest | None = None,
         expect_head: str | Unset | None = UNSET,
         records: Sequence[Record] | None = None,
-        summary: RunSummary | None = None,
     ) -> Created:
         """Creates the run there; the head follows if it was new."""
         first = self.accepted() if records is None else records
         created = await journal.create(
             self.registration,
             first,
-            summary=summary or self.summary("accepted"),
+            summary=self.summary(first),
             claim=claim or claim_by(),
             expect_head=expect_head,
         )
+        if not created.existing:
+            self._follow(first)
         self.head, self.fence = created.head.head, created.head.fence
         return created
 
@@ -156,7 +189,6 @@ class SampleRun:
         *,
         expected: Head | None = None,
         fence: int | None = None,
-        summary: RunSummary | None = None,
     ) -> Appended:
         """Appends there as a writer would; the head follows."""
         appended = await journal.append(
@@ -164,8 +196,9 @@ class SampleRun:
             records,
             expected=expected or self.head,
             fence=self.fence if fence is None else fence,
-            summary=summary or self.summary(),
+            summary=self.summary(records),
         )
+        self._follow(records)
         self.head = appended.head
         return appended
 
@@ -177,9 +210,14 @@ class SampleRun:
 
     async def end(self, journal: Journal) -> Record:
         """Appends the end, completed."""
-        (record,) = self.seal(RunEnded(Completed()), event_ids=["end"])
-        await self.append(journal, [record], summary=self.summary("terminal"))
-        return record
+        records = self.ended()
+        await self.append(journal, records)
+        return records[0]
+
+    def _follow(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if record.seq == self._state.seq + 1:
+                apply(self._state, record)
 
 
 __all__ = ["LEASE_MS", "SampleRun", "claim_by"]

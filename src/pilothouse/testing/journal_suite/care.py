@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from ...contracts import Journal
 from ...errors import ArtifactNotFound, JournalUnavailable, RunConflict, RunNotFound, UsageError
-from ...events import Noted, OutputAdded
+from ...events import Noted, OutputAdded, RequestClosed
 from ...messages import ArtifactRef
 from ...records import Head, Record, RunQuery, ThreadRecord
 from ..sample_runs import SampleRun, claim_by
@@ -74,11 +74,11 @@ class CareChecks(Opens):
         run = SampleRun()
         await run.store(journal)
         await raises(UsageError, journal.purge("thread-1"))
-        await run.append(journal, run.notes(), summary=run.summary("waiting", resting=True))
+        await run.append(journal, run.asking())
         await journal.release(claim_by().owner)
         await raises(UsageError, journal.purge("thread-1"))
-        assert len(await all_records(journal, "run-1")) == 2
-        await run.append(journal, run.notes(), summary=run.summary("running"))
+        assert len(await all_records(journal, "run-1")) == 3
+        await run.append(journal, run.seal(RequestClosed("request-1", "expired")))
         await journal.purge("thread-1")
         assert await journal.head("run-1") is None
 

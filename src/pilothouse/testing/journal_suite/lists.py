@@ -28,7 +28,8 @@ class ListChecks(Opens):
             "second", thread_id="t", tenant="ten", binding="b", parent=parent, origin=Origin("first", "call")
         )
         await run.store(journal)
-        await run.add(journal, 4)
+        await run.append(journal, run.begun())
+        await run.add(journal, 3)
         entry = (await journal.list(RunQuery())).items[0]
         assert entry == RunEntry(
             "second",
@@ -89,7 +90,7 @@ class ListChecks(Opens):
         for run in (one, two, three):
             await run.store(journal)
         await one.end(journal)
-        await two.append(journal, two.notes(), summary=two.summary("waiting"))
+        await two.append(journal, two.asking())
         wanted = {
             RunQuery(): ["three", "two", "one"],
             RunQuery(tenant="a"): ["three", "one"],
@@ -119,9 +120,7 @@ class ListChecks(Opens):
             run = SampleRun(f"run-{number:02}")
             await run.store(journal)
             if number % 3:
-                await run.append(
-                    journal, run.notes(), summary=run.summary(("waiting", "running")[number % 2])
-                )
+                await run.append(journal, run.asking() if number % 2 else run.begun())
         seen: list[str] = []
         cursor: str | None = None
         while True:

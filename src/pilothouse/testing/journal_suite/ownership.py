@@ -45,7 +45,7 @@ class OwnershipChecks(Opens):
         head = await journal.claim("run-1", claim_by("owner-2"))
         assert (head.fence, head.owner, head.owner_alive) == (3, "owner-2", True)
         assert head.registration == run.registration
-        assert head.summary == run.summary("accepted")
+        assert head.summary == run.summary()
         await raises(FenceConflict, run.append(journal, run.notes()))
         run.fence = 3
         await run.add(journal)
@@ -125,8 +125,8 @@ class OwnershipChecks(Opens):
         for run in (ended, parked, lost, driven):
             await run.store(journal)
         await ended.end(journal)
-        await parked.append(journal, parked.notes(), summary=parked.summary("waiting", resting=True))
-        await lost.append(journal, lost.notes(), summary=lost.summary("unknown"))
+        await parked.append(journal, parked.asking())
+        await lost.append(journal, lost.lost())
         for run in (parked, lost):
             await journal.release(claim_by().owner, run.run_id)
         page = await journal.list(RunQuery())

@@ -94,15 +94,15 @@ class RunChecks(Opens):
         """JR-2, JR-5."""
         run = SampleRun()
         await run.store(journal)
-        records = run.notes(3)
-        appended = await run.append(journal, records, summary=run.summary("waiting", resting=True))
-        assert appended.head == Head(4, records[-1].chain)
+        records = run.asking()
+        appended = await run.append(journal, records)
+        assert appended.head == Head(3, records[-1].chain)
         assert not appended.duplicate
         head = await journal.head("run-1")
         assert head is not None
         assert head.head == appended.head
-        assert (head.summary.state, head.summary.resting) == ("waiting", True)
-        assert await all_records(journal, "run-1") == [*(await all_records(journal, "run-1"))[:1], *records]
+        assert (head.summary.state, head.summary.status, head.summary.resting) == ("waiting", "waiting", True)
+        assert (await all_records(journal, "run-1"))[1:] == records
 
     @check
     async def test_a_wrong_head_is_refused(self, journal: Journal) -> None:
