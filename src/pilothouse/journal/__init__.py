@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .liveness import this_process as this_process
     from .memory import MemoryJournal as MemoryJournal
+    from .sqlite import SQLiteJournal as SQLiteJournal
 
 _HOMES = {
     "MemoryJournal": "memory",
+    "SQLiteJournal": "sqlite",
     "this_process": "liveness",
 }
 

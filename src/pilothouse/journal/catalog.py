@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
-from ..records import Ownership, RunEntry, RunHead, RunQuery, RunSummary
+from ..events import Opaque
+from ..records import Ownership, Record, RunEntry, RunHead, RunQuery, RunSummary
 
 MAX_PAGE: Final = 500
 """Entries or records of one page (RC-67)."""
@@ -85,6 +88,18 @@ def is_live(summary: RunSummary, alive: bool | None) -> bool:
     return ownership_of(summary, alive) in ("elsewhere", "parked")
 
 
+def kind_of(record: Record) -> str:
+    """The word of a record's fact."""
+    fact = record.fact
+    return fact.kind if isinstance(fact, Opaque) else str(fact.__struct_config__.tag)
+
+
+def twice_in(records: Sequence[Record]) -> str:
+    """An event id that stands more than once among records; empty if there is none."""
+    ((event_id, count),) = Counter(record.event_id for record in records).most_common(1)
+    return event_id if count > 1 else ""
+
+
 def entry_of(head: RunHead) -> RunEntry:
     """A run as it stands in a list."""
     registration, summary = head.registration, head.summary
@@ -114,6 +129,8 @@ __all__ = [
     "checked_limit",
     "entry_of",
     "is_live",
+    "kind_of",
     "ownership_of",
     "position_of",
+    "twice_in",
 ]

@@ -26,7 +26,6 @@ from ..errors import (
     ThreadConflict,
     Unsupported,
 )
-from ..events import Opaque
 from ..messages import UNSET, ArtifactRef, Unset
 from ..records import (
     Appended,
@@ -53,7 +52,9 @@ from .catalog import (
     checked_limit,
     entry_of,
     is_live,
+    kind_of,
     position_of,
+    twice_in,
 )
 from .liveness import LeaseClock
 from .threads import MemoryThreads
@@ -158,6 +159,8 @@ class MemoryJournal:
                 if self._stored(run, records):
                     return Appended(head, duplicate=True)
                 raise DuplicateConflict(run_id, record.event_id)
+        if len(records) > 1 and len({record.event_id for record in records}) < len(records):
+            raise DuplicateConflict(run_id, twice_in(records))
         return Appended(self._store(run, records, summary))
 
     def _store(self, run: _Run, records: Sequence[Record], summary: RunSummary) -> Head:
@@ -212,7 +215,7 @@ class MemoryJournal:
         page: list[Record] = []
         size = 0
         for record in islice(run.facts, after, None):
-            if kinds is not None and _kind(record) not in kinds:
+            if kinds is not None and kind_of(record) not in kinds:
                 continue
             size += len(record.body)
             if len(page) == limit or (page and size > PAGE_BYTES):
@@ -384,11 +387,6 @@ class MemoryJournal:
 
 def _closed(action: str) -> JournalUnavailable:
     return JournalUnavailable(f"cannot {action} while the journal is closed")
-
-
-def _kind(record: Record) -> str:
-    fact = record.fact
-    return fact.kind if isinstance(fact, Opaque) else str(fact.__struct_config__.tag)
 
 
 def _artifacts_of(run: _Run) -> Iterator[str]:

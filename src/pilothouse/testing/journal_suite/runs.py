@@ -170,6 +170,10 @@ class RunChecks(Opens):
         assert head is not None
         assert head.head == good_head
         assert await journal.find("run-1", "new") is None
+        twice = run.seal(Noted("test/a"), Noted("test/b"), event_ids=["twin", "twin"])
+        error = await raises(DuplicateConflict, run.append(journal, twice))
+        assert error.event_id == "twin"
+        assert await journal.find("run-1", "twin") is None
         await run.append(journal, run.seal(Noted("test/d"), event_ids=["new"]))
         assert (await journal.verify()).problems == ()
 

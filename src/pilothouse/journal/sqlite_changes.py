@@ -1,0 +1,390 @@
+"""What is written to a SQLite journal: one method a change, each inside the writer's transaction.
+
+Every one checks before it writes. The transaction holds the write lock, so what was checked stays true, and a refused
+change leaves its batch-mates alone (JR-11). An append takes two statements and one a fact (JR-28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any, Final, final
+
+import apsw
+import msgspec
+
+from ..core.canonical import encode
+from ..errors import (
+    DuplicateConflict,
+    FenceConflict,
+    OwnedElsewhere,
+    RunConflict,
+    RunNotFound,
+    SeqConflict,
+    ThreadConflict,
+    Unsupported,
+)
+from ..messages import UNSET, Unset
+from ..records import (
+    Appended,
+    ClaimRequest,
+    Created,
+    Head,
+    Owner,
+    Record,
+    Registration,
+    RunHead,
+    RunSummary,
+    ThreadRecord,
+)
+from . import rows
+from .blobs import named_in
+from .catalog import is_live, kind_of, twice_in
+from .liveness import LeaseClock
+from .statements import named_statements
+from .threads import key_of, next_revision
+
+SQL: Final = named_statements("sqlite.sql")
+
+SEQ_BITS: Final = 24
+"""A fact's key is its run's number shifted by this, plus its seq."""
+
+PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of a blob in one row (JR-19)."""
+
+SWEEP_MS: Final = 3_600_000
+"""A blob that no fact names after an hour was left by a crash (run-controller §3.15)."""
+
+OWNER_KEPT_MS: Final = 24 * 3_600_000
+"""An owner without runs is forgotten a day after its lease ended."""
+
+_thread_decoder: Final = msgspec.json.Decoder(ThreadRecord)
+
+
+@final
+class Append:
+    """An append as the writer runs it: it undoes itself, so it needs no savepoint."""
+
+    __slots__ = ("_changes", "_expected", "_fence", "_records", "_run_id", "_summary")
+
+    def __init__(
+        self,
+        changes: Changes,
+        run_id: str,
+        records: Sequence[Record],
+        expected: Head,
+        fence: int,
+        summary: RunSummary,
+    ) -> None:
+        self._changes = changes
+        self._run_id = run_id
+        self._records = records
+        self._expected = expected
+        self._fence = fence
+        self._summary = summary
+
+    def __call__(self) -> Appended:
+        """Runs it."""
+        return self._changes.append(self._run_id, self._records, self._expected, self._fence, self._summary)
+
+
+@final
+class Changes:
+    """For the writer's thread alone, but for the counters.
+
+    Attributes:
+        facts, appends, bytes: what was stored since the journal was opened.
+        moved: heads of runs that the present transaction moves.
+        purged: something was removed, and the log still holds it.
+    """
+
+    def __init__(self, clock: LeaseClock) -> None:
+        self.facts = self.appends = self.bytes = 0
+        self.moved: dict[str, int] = {}
+        self.purged = False
+        self._clock = clock
+        self._connection: apsw.Connection | None = None
+
+    def connect(self, connection: apsw.Connection) -> None:
+        """Says where to write."""
+        self._connection = connection
+
+    # Runs
+
+    def create(
+        self,
+        registration: Registration,
+        records: Sequence[Record],
+        summary: RunSummary,
+        claim: ClaimRequest,
+        expect_head: str | Unset | None,
+    ) -> Created:
+        """Registration, first facts, claim; the thread's head is the run created last (JR-1)."""
+        run_id = registration.spec.run_id
+        if (known := self._row("run_to_create", run_id)) is not None:
+            if known[1] != registration.identity:
+                raise RunConflict(run_id)
+            return Created(self._head(run_id), existing=True)
+        if self._row("is_purged", run_id) is not None:
+            raise RunConflict(run_id)
+        self._expect_thread_head(registration.spec.thread_id, expect_head)
+        head = _head_behind(rows.first_head(registration), records)
+        fence = records[-1].fence if records else 1  # an imported run keeps its fence
+        no = self._insert(
+            "add_run",
+            *rows.run_values(registration, head, fence, claim.owner.id),
+            *_summary_values(summary),
+        )
+        spec = encode(registration.spec)
+        self._run("add_spec", no, spec)
+        self._add_facts(no, run_id, records)
+        self._note_blobs(no, [spec, *[record.body for record in records]])
+        self._lease(claim)
+        self._count(run_id, records, head)
+        return Created(RunHead(registration, head, summary, fence, claim.owner.id, owner_alive=True))
+
+    def append(
+        self, run_id: str, records: Sequence[Record], expected: Head, fence: int, summary: RunSummary
+    ) -> Appended:
+        """Compare and append (JR-2)."""
+        if (row := self._row("run_to_append", run_id)) is None:
+            raise RunNotFound(run_id)
+        no, seq, chain, actual_fence, status, state = row
+        actual = Head(seq, chain.hex())
+        if fence != actual_fence or expected != actual:
+            if self._stored(no, records):
+                return Appended(actual, duplicate=True)
+            if fence != actual_fence:
+                raise FenceConflict(run_id, fence, actual_fence)
+            raise SeqConflict(run_id, expected.seq, seq)
+        head = _head_behind(actual, records)
+        try:
+            self._add_facts(no, run_id, records)
+        except DuplicateConflict:
+            if self._stored(no, records):
+                return Appended(actual, duplicate=True)
+            raise
+        self._note_blobs(no, [record.body for record in records])
+        moved = (
+            head.seq,
+            bytes.fromhex(head.chain),
+            summary.updated_at_ms,
+            summary.resting,
+            summary.loss_recorded,
+            summary.takeovers,
+        )
+        if (summary.status, summary.state) == (status, state):  # its indexes stay untouched then
+            self._run("move_head", *moved, no)
+        else:
+            self._run("move_head_and_status", *moved, summary.status, summary.state, no)
+        self._count(run_id, records, head)
+        return Appended(head)
+
+    def _add_facts(self, no: int, run_id: str, records: Sequence[Record]) -> None:
+        """Adds all of them or, where one cannot be stored, none."""
+        base = no << SEQ_BITS
+        values = [
+            (
+                base | record.seq,
+                record.at_ms,
+                record.lane,
+                record.fence,
+                kind_of(record),
+                record.event_id,
+                bytes.fromhex(record.chain),
+                record.body,
+            )
+            for record in records
+        ]
+        execute, statement = self._db.execute, SQL["add_fact"]
+        try:
+            for row in values:
+                execute(statement, row)
+        except apsw.ConstraintError as error:
+            self._run("remove_facts", values[0][0], values[-1][0])
+            raise DuplicateConflict(run_id, twice_in(records) or self._known_event(no, records)) from error
+        except (TypeError, ValueError):  # an id that is no text for SQLite
+            self._run("remove_facts", values[0][0], values[-1][0])
+            raise
+
+    def _known_event(self, no: int, records: Sequence[Record]) -> str:
+        known = (record.event_id for record in records if self._row("stored_event", no, record.event_id))
+        return next(known, "")
+
+    def _stored(self, no: int, records: Sequence[Record]) -> bool:
+        """Whether exactly these records are there already: event id, digest and lane."""
+        for record in records:
+            found = self._row("stored_event", no, record.event_id)
+            if found is None or found[0] != record.lane or sha256(found[1]).hexdigest() != record.digest:
+                return False
+        return bool(records)
+
+    def _expect_thread_head(self, thread_id: str, expected: str | Unset | None) -> None:
+        if expected is UNSET:
+            return
+        found = self._row("thread_head", thread_id)
+        actual = None if found is None else found[0]
+        if actual != expected:
+            raise ThreadConflict(thread_id, actual)
+
+    def _head(self, run_id: str) -> RunHead:
+        row = self._row("head", run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        return rows.head_of(row[1:], self._clock.now_ms())
+
+    def _count(self, run_id: str, records: Sequence[Record], head: Head) -> None:
+        self.facts += len(records)
+        self.appends += 1
+        self.bytes += sum(len(record.body) for record in records)
+        self.moved[run_id] = head.seq
+
+    # Ownership
+
+    def claim(self, run_id: str, request: ClaimRequest) -> RunHead:
+        """Takes ownership unless a living owner has it; the fence rises by one."""
+        row = self._row("head", run_id)
+        if row is None:
+            raise RunNotFound(run_id)
+        head = rows.head_of(row[1:], request.now_ms)
+        if head.owner_alive and head.owner != request.owner.id:
+            raise OwnedElsewhere(run_id, head.owner or "")
+        self._run("take_over", request.owner.id, row[0])
+        self._lease(request)
+        return msgspec.structs.replace(head, fence=head.fence + 1, owner=request.owner.id, owner_alive=True)
+
+    def renew(self, owner: Owner, ttl_ms: int, now_ms: int) -> None:
+        """One row, for any number of runs (RC-78)."""
+        self._run("renew", now_ms + ttl_ms, owner.id)
+
+    def release(self, owner: Owner, run_id: str | None) -> None:
+        """Gives up one run, or all; then the owner is forgotten, and those whose lease ended long ago."""
+        if run_id is not None:
+            self._run("release_run", run_id, owner.id)
+            return
+        self._run("release_all", owner.id)
+        self._run("forget_owners", owner.id, self._clock.now_ms() - OWNER_KEPT_MS)
+
+    def _lease(self, claim: ClaimRequest) -> None:
+        owner = claim.owner
+        self._run("lease", owner.id, owner.machine, owner.pid, owner.started, claim.now_ms + claim.ttl_ms)
+
+    # Artifacts
+
+    def begin_blob(self, digest: str, size: int) -> int | None:
+        """Makes room for a blob and returns its number; None if it is there already."""
+        if (row := self._row("blob", digest)) is not None:
+            return None if row[2] else int(row[0])
+        return self._insert("add_blob", digest, size, self._clock.now_ms())
+
+    def add_piece(self, no: int, index: int, piece: bytes) -> None:
+        """Stores one piece; the same piece twice is one."""
+        self._run("add_piece", no << SEQ_BITS | index, piece)
+
+    def end_blob(self, no: int) -> None:
+        """From now on the blob is there."""
+        self._run("blob_is_whole", no)
+
+    def _note_blobs(self, no: int, bodies: Iterable[bytes]) -> None:
+        for body in bodies:
+            for digest, _ in named_in(body):
+                self._run("use_blob", digest, no)
+
+    # Threads
+
+    def put_thread(self, record: ThreadRecord, expected: int | None) -> ThreadRecord:
+        """Compares revisions and stores."""
+        row = self._row("thread", record.tenant, record.thread_id)
+        stored = next_revision(None if row is None else _thread_decoder.decode(row[0]), record, expected)
+        unpinned, age, _ = key_of(stored)
+        self._run(
+            "put_thread",
+            stored.tenant,
+            stored.thread_id,
+            stored.revision,
+            stored.archived,
+            unpinned,
+            age,
+            encode(stored),
+        )
+        return stored
+
+    def delete_thread(self, tenant: str, thread_id: str) -> None:
+        """Removes a record."""
+        self._run("remove_thread", tenant, thread_id)
+
+    # Purge
+
+    def purge(self, thread_id: str) -> None:
+        """Removes a thread's runs, record and unshared blobs; leaves a mark of each run id (JR-8)."""
+        doomed = self._rows("runs_to_purge", thread_id)
+        now_ms = self._clock.now_ms()
+        for row in doomed:
+            summary = rows.summary_of(row[1], row[3:9])
+            if is_live(summary, rows.alive(row[9], row[10:14], now_ms)):
+                raise Unsupported(
+                    f"cannot purge thread {thread_id} while run {row[1]} is live", "thread_busy"
+                )
+        named = {digest for row in doomed for (digest,) in self._rows("blobs_of_run", row[0])}
+        for no, run_id, seq, *_ in doomed:
+            self._run("remove_uses", no)
+            self._run("remove_commands", no)
+            self._run("remove_facts", no << SEQ_BITS, no + 1 << SEQ_BITS)
+            self._run("remove_spec", no)
+            self._run("remove_run", no)
+            self._run("mark_purged", run_id)
+            self.moved[run_id] = seq + 1  # wakes who waits for it: it will find no run
+        for (no,) in self._rows("unused_blobs", now_ms - SWEEP_MS, encode(sorted(named)).decode()):
+            self._run("remove_pieces", no << SEQ_BITS, no + 1 << SEQ_BITS)
+            self._run("remove_blob", no)
+        self._run("remove_threads", thread_id)
+        self.purged = True
+
+    # Statements
+
+    @property
+    def _db(self) -> apsw.Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def _run(self, name: str, *values: Any) -> None:
+        self._db.execute(SQL[name], values)
+
+    def _insert(self, name: str, *values: Any) -> int:
+        self._db.execute(SQL[name], values)
+        return self._db.last_insert_rowid()
+
+    def _rows(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._db.execute(SQL[name], values).fetchall()
+
+    def _row(self, name: str, *values: Any) -> tuple[Any, ...] | None:
+        found = self._db.execute(SQL[name], values).fetchall()
+        return found[0] if found else None
+
+
+def _head_behind(head: Head, records: Sequence[Record]) -> Head:
+    """Where the head is after these records.
+
+    Raises:
+        ValueError: they are not numbered on from it.
+    """
+    seq = head.seq
+    for record in records:
+        seq += 1
+        if record.seq != seq:
+            raise ValueError(f"record {record.event_id} has seq {record.seq} where {seq} comes next")
+    return Head(seq, records[-1].chain) if records else head
+
+
+def _summary_values(summary: RunSummary) -> tuple[Any, ...]:
+    return (
+        summary.state,
+        summary.status,
+        summary.resting,
+        summary.loss_recorded,
+        summary.takeovers,
+        summary.updated_at_ms,
+    )
+
+
+__all__ = ["PIECE_BYTES", "SEQ_BITS", "SQL", "Append", "Changes"]

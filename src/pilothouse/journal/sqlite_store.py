@@ -1,0 +1,210 @@
+"""The transactions of a SQLite journal, on the writer's thread: beginning, isolating, committing, copying the log back.
+
+What is written in them is `sqlite_changes.py`; what the file is, `sqlite_file.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar, final
+from weakref import finalize
+
+import apsw
+
+from ..errors import JournalVersion
+from .liveness import LeaseClock
+from .sqlite_changes import Append, Changes
+from .sqlite_file import (
+    Durability,
+    open_writer,
+    patiently,
+    refuse_newer,
+    schema_version,
+    told_as_ours,
+    translated,
+)
+from .sqlite_reads import FileLook, Readers
+from .watch import Watch
+from .writer import GroupWriter, TransactionLost
+
+T = TypeVar("T")
+
+_IDLE_PAGES: Final = 1_000
+_BUSY_PAGES: Final = 4_000
+_FULL_PAGES: Final = 11_000
+"""Pages of the log at which it is copied back: when idle, in any case, and waiting for readers (44 MiB, JR-15)."""
+
+_OF_ONE: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
+"""Errors of one statement; after any other the whole transaction is in doubt."""
+
+
+@final
+class SQLiteStore:
+    """Implements `writer.Store`.
+
+    Attributes:
+        opened: the file is open and of our version; read from any thread.
+        retries: batches that failed as a whole.
+        busy_waits: waits for another process's transaction.
+        on_close: called before the file is closed.
+    """
+
+    def __init__(
+        self, path: Path, durability: Durability, busy_timeout: float, changes: Changes, watch: Watch
+    ) -> None:
+        self.opened = False
+        self.retries = self.busy_waits = 0
+        self.on_close: Callable[[], None] | None = None
+        self._path = path
+        self._durability: Durability = durability
+        self._busy_timeout = busy_timeout
+        self._changes = changes
+        self._watch = watch
+        self._connection: apsw.Connection | None = None
+        self._log_pages = 0
+
+    def open(self) -> None:
+        """Opens the file, or finds out why it cannot be."""
+        if self._connection is None:
+            self._connection = open_writer(self._path, self._durability, self._busy_timeout)
+            self._connection.set_wal_hook(self._note_log)
+            self._changes.connect(self._connection)
+            self.opened = True
+
+    def begin(self) -> None:
+        """Takes the write lock at once: a transaction that upgrades later could only fail (JR-13)."""
+        with told_as_ours(self._path):
+            patiently(lambda: self._do("BEGIN IMMEDIATE"), self._busy_timeout, self._count_wait)
+            try:
+                refuse_newer(schema_version(self._db), self._path)  # it may have been migrated since (JR-17)
+            except JournalVersion:
+                self.rollback()
+                raise
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """One change, all or nothing; an append undoes itself and is spared the savepoint."""
+        try:
+            return work() if type(work) is Append else self._in_savepoint(work)
+        except _OF_ONE as error:
+            raise translated(error, self._path) from error
+        except apsw.Error as error:
+            raise TransactionLost(translated(error, self._path)) from error
+
+    def commit(self) -> None:
+        """Durable, as far as was asked for."""
+        with told_as_ours(self._path):
+            self._do("COMMIT")
+
+    def rollback(self) -> None:
+        """Forgets the transaction; SQLite may have done so already."""
+        self._changes.moved.clear()
+        self.retries += 1
+        with suppress(apsw.Error):
+            self._do("ROLLBACK")
+
+    def settle(self, *, idle: bool) -> None:
+        """Wakes who waits for a run, and copies the log back while nobody waits for the writer."""
+        changes = self._changes
+        if changes.moved:
+            self._watch.moved(changes.moved)
+            changes.moved = {}
+        if changes.purged and idle:
+            changes.purged = not self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        elif self._log_pages >= _FULL_PAGES:
+            deadline = time.monotonic() + self._busy_timeout
+            while not self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART) and time.monotonic() < deadline:
+                time.sleep(0.01)  # a reader holds its transaction; ours are never held
+        elif self._log_pages >= _BUSY_PAGES or (idle and self._log_pages >= _IDLE_PAGES):
+            self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def close(self) -> None:
+        """Lets readers finish, copies the log back and closes: the journal is one file again."""
+        if self.on_close is not None:
+            self.on_close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(apsw.Error):
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with suppress(apsw.Error):
+                connection.close()
+
+    def _checkpoint(self, mode: int) -> bool:
+        try:
+            self._db.wal_checkpoint(mode=mode)
+        except apsw.Error:  # busy, or the disk is in trouble: the next commit tells whom it concerns
+            return False
+        self._log_pages = 0  # until the next commit tells
+        return True
+
+    def _note_log(self, _connection: apsw.Connection, _name: str, pages: int) -> int:
+        self._log_pages = pages
+        return 0
+
+    def _count_wait(self) -> None:
+        self.busy_waits += 1
+
+    def _in_savepoint(self, work: Callable[[], Any]) -> Any:
+        self._do("SAVEPOINT work")
+        try:
+            result = work()
+        except BaseException as error:
+            if not isinstance(error, apsw.Error) or isinstance(error, _OF_ONE):
+                self._do("ROLLBACK TO work")
+                self._do("RELEASE work")
+            raise
+        self._do("RELEASE work")
+        return result
+
+    @property
+    def _db(self) -> apsw.Connection:
+        assert self._connection is not None
+        return self._connection
+
+    def _do(self, statement: str) -> None:
+        self._db.execute(statement)
+
+
+@final
+class Access:
+    """The one way of a journal, and of its thread store, to its file.
+
+    It closes the file when nobody holds it any more, also where nobody called `aclose`.
+    """
+
+    def __init__(self, path: Path, durability: Durability, busy_timeout: float) -> None:
+        self.path = path
+        self.clock = LeaseClock()
+        self.changes = Changes(self.clock)
+        self.readers = Readers(path, busy_timeout)
+        self.watch = Watch(partial(FileLook, path, busy_timeout))
+        self.store = SQLiteStore(path, durability, busy_timeout, self.changes, self.watch)
+        self.store.on_close = partial(_stop_reading, self.watch, self.readers)
+        self.writer = GroupWriter(self.store, f"pilothouse-journal-{path.name}")
+        finalize(self, self.writer.stop_nowait).atexit = False  # the writer sees to the exit itself
+
+    async def write(self, work: Callable[[], T], size: int = 0) -> T:
+        """Hands a change over to the writer; returns once it is durable."""
+        return await self.writer.submit(work, size)
+
+    async def read(self, read: Callable[[apsw.Connection], T]) -> T:
+        """Reads in a thread."""
+        self.writer.check_open()
+        if not self.store.opened:
+            await self.writer.submit(_nothing)
+        return await self.readers.run(read)
+
+
+def _stop_reading(watch: Watch, readers: Readers) -> None:
+    watch.close()
+    readers.close()
+
+
+def _nothing() -> None:
+    """Opens the file on its way."""
+
+
+__all__ = ["Access", "SQLiteStore"]
