@@ -164,7 +164,9 @@ def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
         if item.get("role") == "assistant":
             parts = tuple(_assistant_part(mapping(block)) for block in blocks)
             # What holds nothing but blocks of the provider's own was a pause: it goes back (see `is_blank`).
-            paused = bool(parts) and all(isinstance(part, Reasoning) and part.raw is not None for part in parts)
+            paused = bool(parts) and all(
+                isinstance(part, Reasoning) and part.raw is not None for part in parts
+            )
             out.append(
                 Message(f"wire-{number}", "assistant", parts, stop_reason="pause_turn" if paused else None)
             )
