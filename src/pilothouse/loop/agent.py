@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, final
 
@@ -15,10 +15,12 @@ from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
 from ..events import CallStarted, Completed, ModelRequested, Outcome, Truncated, Unknown
 from ..messages import Message, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
+from .bench import Bench
 from .config import LoopConfig
 from .plan import Plan, Providers
 from .port import MemoryPort
 from .resume import Log
+from .tools import ToolLike, tool_source
 from .turn import Step, Turns
 from .work import Work
 
@@ -68,7 +70,9 @@ class AgentLoop:
     Args:
         provider: who serves the model; a mapping if models of several are used.
         system_prompt: given with every request.
+        tools: what the model may call: tools or plain functions, or a callable that gives them for each turn.
         config: how the loop works.
+        deps: what tools get as `ToolContext.deps`.
         clock: measures time; tests move one of their own.
 
     Attributes:
@@ -81,7 +85,9 @@ class AgentLoop:
         provider: Provider | Mapping[str, Provider],
         *,
         system_prompt: str | None = None,
+        tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]] = (),
         config: LoopConfig | None = None,
+        deps: object = None,
         clock: Clock | None = None,
     ) -> None:
         self._providers = Providers(provider)
@@ -91,10 +97,13 @@ class AgentLoop:
         self._providers.of(self.config.model)
         self._system_prompt = system_prompt
         self._clock: Clock = clock or SystemClock()
+        self._tools = tool_source(tools)
+        self._bench = Bench(deps)
         self.config_digest: Final = digest_of(
             {
                 "model": self.config.model,
                 "system_prompt": system_prompt,
+                "tools": self._tools().digest,
                 "settings": self.config.settings,
                 "limits": repr(self.config.limits),
             }
@@ -108,6 +117,12 @@ class AgentLoop:
 
     async def aclose(self) -> None:
         """Ends what the loop itself has started; a given provider stays open. Idempotent."""
+        self._bench.close()
+
+    @property
+    def abandoned(self) -> int:
+        """Calls that did not end when they were asked to and still run."""
+        return len(self._bench.abandoned)
 
     def describe(self) -> Descriptor:
         """The contract; the same for the life of the loop."""
@@ -128,17 +143,17 @@ class AgentLoop:
         Raises:
             StartRefused: the run's options cannot work; nothing was recorded.
         """
-        await Turns(self._work(start, port)).drive(Step.OPEN)
+        await Turns(self._work(start, port), self._bench).drive(Step.OPEN)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts alone: what is known is not done again (LP-49)."""
         work = self._work(start, port)
         step, answer = await Log(work).read()
-        await Turns(work).drive(step, answer)
+        await Turns(work, self._bench).drive(step, answer)
 
     def _work(self, start: Start, port: RunPort) -> Work:
         try:
-            plan = Plan(self.config, self._providers, self._system_prompt, start.spec)
+            plan = Plan(self.config, self._providers, self._system_prompt, self._tools, start.spec)
         except ConfigError as error:
             raise StartRefused("config", str(error)) from error
         return Work(plan, start, port, self._clock)

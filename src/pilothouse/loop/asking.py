@@ -112,7 +112,7 @@ class Asking:
             work.model,
             Payload(work.context),
             work.plan.system_prompt,
-            (),
+            work.tools.specs,
             work.settings(),
             work.thread_id,
             work.attempt,
@@ -120,7 +120,7 @@ class Asking:
         )
 
     def _digest(self, request: ModelRequest) -> str:
-        head = _encode((request.model, request.system_prompt, request.tools, request.settings))
+        head = _encode((request.model, request.system_prompt, self._work.tools.digest, request.settings))
         return sha256(self._work.chain().encode() + head).hexdigest()
 
     def _ended(

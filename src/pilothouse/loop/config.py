@@ -6,8 +6,9 @@ A configuration holds no state of a run and serves any number of them at once.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from ..errors import ConfigError
 from ..messages import Model
@@ -61,20 +62,30 @@ class Limits:
     Attributes:
         turns: model responses with what they cause; 0 sends nothing.
         requests: attempts at providers, retries included.
+        tool_calls: calls started; one beyond it is refused, and the run ends after its batch.
+        per_tool: the same for single tools, by name.
+        parallel_tools: calls that run at once; the others wait.
         length_continuations: turns in a row that an output limit cut; then the run is `Truncated`.
         pauses: turns in a row that the provider wanted to go on with.
     """
 
     turns: int = 100
     requests: int = 300
+    tool_calls: int = 500
+    per_tool: Mapping[str, int] = field(default_factory=dict)
+    parallel_tools: int = 16
     length_continuations: int = 3
     pauses: int = 8
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
-            if value is not None:
+            if name == "per_tool":
+                for tool, count in value.items():
+                    _check(f"limits.per_tool[{tool!r}]", count, count >= 0, "not negative")
+            elif value is not None:
                 _check(f"limits.{name}", value, value >= 0, "not negative")
+        _check("limits.parallel_tools", self.parallel_tools, self.parallel_tools >= 1, "at least 1")
 
     def lowered(self, changes: dict[str, Any]) -> Limits:
         """These limits with some lowered, never raised: what `loop.limits` of one run may do.
@@ -86,11 +97,20 @@ class Limits:
         for name, value in changes.items():
             if name not in self.__dataclass_fields__:
                 raise ConfigError(f"loop.limits: no limit is called {name!r}")
+            if name == "per_tool":
+                lower[name] = _lower_each(self.per_tool, value)
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"loop.limits.{name}: {value!r} is no number")
             mine = getattr(self, name)
             lower[name] = value if mine is None else min(mine, value)
         return replace(self, **lower)
+
+
+def _lower_each(mine: Mapping[str, int], given: Any) -> dict[str, int]:
+    if not isinstance(given, dict) or not all(type(count) is int for count in given.values()):
+        raise ConfigError(f"loop.limits.per_tool: {given!r} is no object of numbers")
+    return {**mine, **{tool: min(count, mine.get(tool, count)) for tool, count in given.items()}}
 
 
 @final
@@ -106,6 +126,9 @@ class LoopConfig:
         max_empty_retries: how often an empty completion is asked again before it is accepted.
         send_timeout: seconds from the first request of a response to its first event, retries included.
         stream_idle_timeout: seconds between two events of a response.
+        tool_execution: how the calls of one message run.
+        tool_timeout: seconds for a tool that declares no time limit of its own; None is no limit.
+        cancel_grace: seconds that a cancelled call may take to end; then it is abandoned.
     """
 
     model: Model | None = None
@@ -115,10 +138,16 @@ class LoopConfig:
     max_empty_retries: int = 1
     send_timeout: float | None = None
     stream_idle_timeout: float | None = None
+    tool_execution: Literal["parallel", "sequential"] = "parallel"
+    tool_timeout: float | None = 120.0
+    cancel_grace: float = 1.5
 
     def __post_init__(self) -> None:
         _check("max_empty_retries", self.max_empty_retries, self.max_empty_retries >= 0, "not negative")
-        for name in ("send_timeout", "stream_idle_timeout"):
+        modes = ("parallel", "sequential")
+        _check("tool_execution", self.tool_execution, self.tool_execution in modes, "parallel or sequential")
+        _check("cancel_grace", self.cancel_grace, self.cancel_grace >= 0, "not negative")
+        for name in ("send_timeout", "stream_idle_timeout", "tool_timeout"):
             value = getattr(self, name)
             if value is not None:
                 _check(name, value, value > 0, "positive, or None for no limit")

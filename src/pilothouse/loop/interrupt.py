@@ -19,7 +19,7 @@ from ..contracts import Clock
 from .timers import call_later
 
 T = TypeVar("T")
-_log: Final = logging.getLogger("pilothouse.loop")
+logger: Final = logging.getLogger("pilothouse.loop")
 
 GRACE: Final = 0.5
 """Seconds that interrupted code has for leaving (LP-43)."""
@@ -169,4 +169,4 @@ def _abandon(work: Coroutine[Any, Any, Any]) -> None:
             work.throw(_Abandoned())
         except BaseException:  # noqa: BLE001 - it has ended, which is all that was wanted
             return
-    _log.warning("code that was interrupted does not end: it was left behind")
+    logger.warning("code that was interrupted does not end: it was left behind")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..messages import JSON, Model
 from ..responses import ModelSettings
 from .config import Limits, LoopConfig
+from .tools import ToolSet
 
 if TYPE_CHECKING:
     from ..records import RunSpec
@@ -64,13 +65,20 @@ class Plan:
         model, settings, system_prompt, limits: what the first request uses.
         send_timeout, stream_idle_timeout: seconds or None.
         first_poll: whether the first turn polls for steering (LP-1).
+        tools: makes the tool set of a turn.
     """
 
     def __init__(
-        self, config: LoopConfig, providers: Providers, system_prompt: str | None, spec: RunSpec
+        self,
+        config: LoopConfig,
+        providers: Providers,
+        system_prompt: str | None,
+        tools: Callable[[], ToolSet],
+        spec: RunSpec,
     ) -> None:
         options = spec.options
         self.config = config
+        self.tools = tools
         self.providers = providers
         self.model = _model(config, providers, options.get("loop.model"))
         self.settings = _settings(config.settings, options.get("loop.settings"))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
-from ..core.calls import result_message
+from ..core.calls import CallState, result_message
 from ..events import (
     CallFinished,
+    CallStarted,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
@@ -48,6 +49,8 @@ class Log:
             if read is not None:
                 read(self, record.fact)
         self._put_results()
+        calls = self._work.port.state.calls.values()
+        self._work.past_calls = {call.call_id: call for call in calls if isinstance(call, CallState)}
         return self._entry()
 
     def _entry(self) -> Entry:
@@ -95,6 +98,10 @@ class Log:
         else:
             self._work.add(fact.message)
 
+    def _call_started(self, fact: CallStarted) -> None:
+        if fact.attempt == 1:
+            self._work.calls_started[fact.tool] += 1
+
     def _call_finished(self, fact: CallFinished) -> None:
         self._work.finished[fact.call_id] = fact
 
@@ -120,6 +127,7 @@ _READ: Final[Mapping[type, Callable[[Log, Any], None]]] = MappingProxyType(
         ModelRequested: Log._model_requested,  # noqa: SLF001
         ModelAttemptEnded: Log._attempt_ended,  # noqa: SLF001
         MessageAdded: Log._message_added,  # noqa: SLF001
+        CallStarted: Log._call_started,  # noqa: SLF001
         CallFinished: Log._call_finished,  # noqa: SLF001
         RunEnded: Log._run_ended,  # noqa: SLF001
     }

@@ -33,7 +33,7 @@ from ..responses import (
 from .interrupt import GRACE, Interrupted, Interruptible
 from .timers import Alarm
 
-_log: Final = logging.getLogger("pilothouse.loop")
+logger: Final = logging.getLogger("pilothouse.loop")
 
 _EVENTS: Final = frozenset[type](
     {ResponseStarted, TextDelta, ReasoningDelta, ToolCallDelta, BlockEnded, UsageUpdate, Notice}
@@ -257,7 +257,7 @@ class Response:
         return StreamEnd("error", error=ErrorInfo(kind, f"{type(error).__name__} in the provider's adapter"))
 
     def _fault(self, text: str, *args: object, exc_info: bool = False) -> None:
-        _log.warning("fault of provider %s: " + text, self._provider.tag, *args, exc_info=exc_info)
+        logger.warning("fault of provider %s: %s", self._provider.tag, text % args, exc_info=exc_info)
 
     # Stop and silence
 

@@ -26,7 +26,9 @@ from ..events import (
 )
 from ..messages import StopReason, ToolCall
 from .asking import Answer, Asking, is_empty
+from .bench import Bench
 from .book import Detached, Stopped
+from .phase import Phase
 from .work import Work
 
 
@@ -36,6 +38,7 @@ class Step(Enum):
     OPEN = "open"  # a turn begins
     ASK = "ask"  # the model is asked
     JUDGE = "judge"  # a response is there: what it leads to
+    CALLS = "calls"  # its calls are to be worked through
     CLOSE = "close"  # all calls of the turn have their result
     NEXT = "next"  # the turn is closed: another one, or the end
     END = "end"  # the outcome is known
@@ -44,6 +47,7 @@ class Step(Enum):
 
 
 Way: TypeAlias = Literal[
+    "call",  # its calls are to be worked through
     "again",  # the model is to be asked in another turn
     "settle",  # the run would stop, unless somebody has more input
     "stop",  # the run ends now
@@ -63,8 +67,9 @@ class Course(NamedTuple):
 class Turns:
     """Drives one run."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, bench: Bench) -> None:
         self._work = work
+        self._bench = bench
         self._answer: Answer | None = None
         self._course = Course("settle", Completed())
         self._outcome: Outcome | None = None
@@ -94,7 +99,7 @@ class Turns:
             return self._end(Incomplete("limit", "turns"))
         work.open_turn()
         self._answer = None
-        work.book.note(TurnStarted(work.turn, work.model.id))
+        work.book.note(TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None))
         return Step.ASK
 
     async def _ask(self) -> Step:
@@ -111,8 +116,18 @@ class Turns:
         if course.way == "leave":
             # The turn stays open: what closes it is evidence or a person, and a resume asks again in it.
             return Step.LEAVE
+        if course.way == "call":
+            return Step.CALLS
         if course.refuse and answer.message is not None:
             self._refuse(answer.message.tool_calls, course.refuse)
+        return Step.CLOSE
+
+    async def _call(self) -> Step:
+        answer = self._answer
+        assert answer is not None
+        assert answer.message is not None
+        await Phase(self._work, answer.message, self._work.tools, self._bench).run()
+        self._course = AFTER[answer.end.reason](self._work, answer)
         return Step.CLOSE
 
     async def _close(self) -> Step:
@@ -178,6 +193,7 @@ _STEPS: Final[Mapping[Step, Callable[[Turns], Awaitable[Step]]]] = MappingProxyT
         Step.OPEN: Turns._open,  # noqa: SLF001 - the class's own table
         Step.ASK: Turns._ask,  # noqa: SLF001
         Step.JUDGE: Turns._judge,  # noqa: SLF001
+        Step.CALLS: Turns._call,  # noqa: SLF001
         Step.CLOSE: Turns._close,  # noqa: SLF001
         Step.NEXT: Turns._next,  # noqa: SLF001
         Step.END: Turns._finish,  # noqa: SLF001
@@ -191,6 +207,19 @@ _STEPS: Final[Mapping[Step, Callable[[Turns], Awaitable[Step]]]] = MappingProxyT
 
 def _completed(_work: Work, answer: Answer) -> Course:
     return Course("settle", Completed(empty=answer.message is None or is_empty(answer.message)))
+
+
+def _called(work: Work, answer: Answer) -> Course:
+    """A batch is worked through; its results may end the asking (LP-6, LP-38)."""
+    calls = () if answer.message is None else answer.message.tool_calls
+    ends = [work.finished.get(call.call_id) for call in calls]
+    if not all(ends):
+        return Course("call")
+    if any(end is not None and end.reason == "limit" for end in ends):
+        return Course("stop", Incomplete("limit", "tool_calls"))
+    if all(end is not None and "terminate" in end.marks for end in ends):
+        return Course("settle", Completed(stopped_by="terminate"))
+    return Course("again")
 
 
 def _cut_off(work: Work, answer: Answer) -> Course:
@@ -230,6 +259,7 @@ def _limited(_work: Work, answer: Answer) -> Course:
 AFTER: Final[Mapping[StopReason, Callable[[Work, Answer], Course]]] = MappingProxyType(
     {
         "complete": _completed,
+        "tool_calls": _called,
         "length": _cut_off,
         "content_filter": _filtered,
         "refusal": _filtered,

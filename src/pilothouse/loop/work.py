@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Final, final
@@ -9,6 +10,7 @@ from typing import Final, final
 import msgspec
 
 from ..contracts import Clock, RunPort
+from ..core.calls import CallState
 from ..events import CallFinished, Cancelled, Incomplete, Outcome
 from ..messages import Message, StopReason, Usage
 from ..records import Start
@@ -31,6 +33,9 @@ class Work:
         full_budget: the next request gets the model's full output budget.
         streak: accepted responses in a row that ended for the same reason.
         finished: the results of calls of the turn.
+        tools: what the model may call in this turn.
+        calls_started: calls entered so far, by tool.
+        past_calls: calls that an earlier attachment left open, as it left them.
     """
 
     def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock) -> None:
@@ -51,6 +56,9 @@ class Work:
         self.full_budget = False
         self.streak = 0
         self.finished: dict[str, CallFinished] = {}
+        self.tools = plan.tools()
+        self.calls_started: Counter[str] = Counter()
+        self.past_calls: dict[str, CallState] = {}
         self._reason: StopReason | None = None
         self.call_ids = {call.call_id for message in self.context for call in message.tool_calls}
         self._chain = ""
@@ -83,6 +91,7 @@ class Work:
         self.attempt = 0
         self.turn_usage = None
         self.finished = {}
+        self.tools = self.plan.tools()
 
     def accept(self, message: Message, reason: StopReason) -> None:
         """Takes a response into the context."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final, TypeAlias, final
 
 from msgspec.structs import replace
@@ -161,12 +162,13 @@ class ScriptedProvider:
             script = script(self.requests[-1])
         self.opened += 1
         try:
-            async for event in self._play(_items(script), number):
-                yield event
+            async with aclosing(self._play(_items(script), number)) as events:
+                async for event in events:
+                    yield event
         finally:
             self.closed += 1
 
-    async def _play(self, items: Sequence[Item], number: int) -> AsyncIterator[ProviderEvent]:
+    async def _play(self, items: Sequence[Item], number: int) -> AsyncGenerator[ProviderEvent, None]:
         block = -1
         last: type | None = None
         calls = 0

@@ -1,0 +1,170 @@
+"""What a running tool is given: who it works for, when it is to stop, and how it says what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final, Generic, TypeVar, final
+
+from ..cancel import Token
+from ..contracts import CancelToken
+from ..errors import UsageError
+from ..events import CallProgress
+from ..messages import JSON
+
+D = TypeVar("D")
+
+PROGRESS_TEXT: Final = 512
+"""Characters of a progress text that are told."""
+PROGRESS_DETAILS: Final = 16
+"""Details of a progress that are told; with more the last ones."""
+
+
+@final
+class ToolContext(Generic[D]):
+    """One attempt of one call, as its function sees it. Valid until the function ends.
+
+    Attributes:
+        run_id, thread_id, turn, call_id, attempt: which one it is.
+        idempotency_key: equal in all attempts of the call and after restarts; for the far side.
+        deps: what the loop was given for its tools.
+        cancelled: set before the task is cancelled; sync tools can only look at it.
+        deadline: on the clock's `monotonic`, None without a time limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        thread_id: str,
+        turn: int,
+        call_id: str,
+        attempt: int,
+        idempotency_key: str,
+        deps: D,
+        deadline: float | None,
+        now: Callable[[], float],
+        progress: Progress,
+    ) -> None:
+        self.run_id = run_id
+        self.thread_id = thread_id
+        self.turn = turn
+        self.call_id = call_id
+        self.attempt = attempt
+        self.idempotency_key = idempotency_key
+        self.deps = deps
+        self.deadline = deadline
+        self.token = Token()
+        self._now = now
+        self._said = progress
+
+    @property
+    def cancelled(self) -> CancelToken:
+        """The stop of this call; may be looked at from any thread."""
+        return self.token
+
+    def remaining(self) -> float | None:
+        """Seconds until the time limit, None without one; never negative."""
+        return None if self.deadline is None else max(0.0, self.deadline - self._now())
+
+    def progress(self, text: str | None = None, *, fraction: float | None = None, data: JSON = None) -> None:
+        """Says how far the tool is. Never waits, works from any thread, is dropped after the end (TL-9)."""
+        self._said.say(text, fraction, data)
+
+    def close(self, *, tell: bool) -> None:
+        """Ends the context with its call."""
+        self._said.close(tell=tell)
+
+
+@final
+class Progress:
+    """What a tool says of itself, told together: a talkative tool costs one delta a pass of the event loop (TL-9).
+
+    Args:
+        call_id: whose.
+        tell: called on the event loop that made this, whichever thread said it.
+    """
+
+    __slots__ = (
+        "_call_id",
+        "_closed",
+        "_details",
+        "_fraction",
+        "_home",
+        "_lock",
+        "_loop",
+        "_pending",
+        "_tell",
+        "_text",
+    )
+
+    def __init__(self, call_id: str, tell: Callable[[CallProgress], object]) -> None:
+        self._call_id = call_id
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self._lock = threading.Lock()
+        self._text = ""
+        self._fraction: float | None = None
+        self._details: list[JSON] = []
+        self._pending = False
+        self._closed = False
+
+    def say(self, text: str | None, fraction: float | None, data: JSON) -> None:
+        """Takes a piece, from any thread; after the end it is dropped."""
+        with self._lock:
+            if self._closed:
+                return
+            if text is not None:
+                self._text = text[:PROGRESS_TEXT]
+            if fraction is not None:
+                self._fraction = min(1.0, max(0.0, float(fraction)))
+            if data is not None:
+                self._details = [*self._details, data][-PROGRESS_DETAILS:]
+            first, self._pending = not self._pending, True
+        if first:
+            self._wake()
+
+    def _wake(self) -> None:
+        if threading.get_ident() == self._home:
+            self._loop.call_soon(self._tell_now)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._tell_now)
+        except RuntimeError:  # the event loop is gone: nobody is left to be told
+            return
+
+    def _tell_now(self) -> None:
+        with self._lock:
+            if not self._pending:
+                return
+            self._pending = False
+            details, self._details = tuple(self._details), []
+            said = CallProgress(self._call_id, self._text, self._fraction, details)
+        self._tell(said)
+
+    def close(self, *, tell: bool) -> None:
+        """Takes nothing more; what was said before is still told, or not."""
+        with self._lock:
+            self._closed = True
+        if tell:
+            self._tell_now()
+        else:
+            self._pending = False
+
+
+current: Final[ContextVar[ToolContext[Any] | None]] = ContextVar("pilothouse_call", default=None)
+
+
+def current_call() -> ToolContext[Any]:
+    """The call that runs here, also in a worker thread.
+
+    Raises:
+        UsageError: no tool runs here.
+    """
+    context = current.get()
+    if context is None:
+        raise UsageError("cannot get the current call outside of a tool")
+    return context

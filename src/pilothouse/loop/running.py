@@ -1,0 +1,169 @@
+"""One entered call: its task or thread, its stop, its time limit, and the result that it becomes (LP-44, LP-45)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from ..core.calls import text_parts
+from ..events import CallFinished
+from .bench import Bench
+from .context import ToolContext, current
+from .ends import How, Verdict, hidden_text, how_of, judge_end, shown_text
+from .preflight import Ready
+from .results import BadResult, Content, content_of
+from .threads import Ended
+
+logger: Final = logging.getLogger("pilothouse.loop")
+
+
+@final
+class Running:
+    """A call whose start is durable.
+
+    Attributes:
+        ready: what runs.
+        attempt: which one of the call.
+        asked: why it was asked to end, None while nobody did.
+        due: moment of the next thing that happens to it by time (its limit, then the end of its grace), or None.
+    """
+
+    def __init__(
+        self, ready: Ready, attempt: int, context: ToolContext[Any], bench: Bench, *, due: float | None
+    ) -> None:
+        self.ready = ready
+        self.attempt = attempt
+        self.asked: str | None = None
+        self.due = due
+        self._context = context
+        self._bench = bench
+        self._future: asyncio.Future[Any] | None = None
+
+    def enter(self, on_end: Callable[[object], object]) -> None:
+        """Enters the function; `on_end` is called when it has ended."""
+        tool, context = self.ready.tool, self._context
+        work = tool.bind(self.ready.values, context)
+        if tool.is_async:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_task(_call(work, context), name=f"tool {tool.name}")
+        else:
+            token = current.set(context)
+            try:
+                self._future = self._bench.threads.run(work)
+            finally:
+                current.reset(token)
+        self._future.add_done_callback(on_end)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the function has ended."""
+        return self._future is not None and self._future.done()
+
+    # Stop
+
+    def ask(self, reason: str, grace_until: float) -> None:
+        """Asks it to end: the token first, then its task (TL-10). The first reason counts."""
+        if self.asked is not None:
+            return
+        self.asked = reason
+        self.due = grace_until
+        self._context.token.set(reason)
+        if isinstance(self._future, asyncio.Task):
+            self._future.cancel(reason)
+
+    def abandon(self) -> CallFinished:
+        """Leaves it behind; its resource stays taken until it ends."""
+        assert self._future is not None
+        resource = self.ready.resource
+        self._bench.abandon(self._future, lambda: self._bench.resources.give_back(resource))
+        self._context.close(tell=False)
+        return self._finished(self._judged(How.ABANDONED, ""))
+
+    # Result
+
+    def result(self) -> CallFinished:
+        """What an ended call becomes; frees its resource.
+
+        Raises:
+            BaseException: what is no tool's business: `KeyboardInterrupt`, `SystemExit`.
+        """
+        self._bench.resources.give_back(self.ready.resource)
+        self._context.close(tell=True)
+        ended = self._end()
+        if ended.error is None:
+            return self._returned(ended.value)
+        if not isinstance(ended.error, Exception | asyncio.CancelledError):
+            raise ended.error
+        return self._raised(ended.error)
+
+    def _end(self) -> Ended:
+        future = self._future
+        assert future is not None
+        if future.cancelled():
+            return Ended(error=asyncio.CancelledError())
+        if (error := future.exception()) is not None:
+            return Ended(error=error)
+        value = future.result()
+        return value if isinstance(value, Ended) else Ended(value)
+
+    def _returned(self, value: object) -> CallFinished:
+        try:
+            content = content_of(value)
+        except BadResult as bad:
+            if inspect.iscoroutine(value):
+                value.close()
+            text = f"{self.ready.tool.name} ran, but what it returned has no JSON form: {bad}."
+            return self._finished(Verdict("failed", text, "bad_result", "bad_result"))
+        return self._succeeded(content)
+
+    def _succeeded(self, content: Content) -> CallFinished:
+        ready = self.ready
+        marks = []
+        if content.terminate or ready.tool.terminate:
+            marks.append("terminate")
+        if self.attempt > 1:
+            marks.append("retried")
+        return CallFinished(
+            ready.call.call_id,
+            "succeeded",
+            content.parts,
+            content.is_error,
+            marks=tuple(marks),
+            attempt=self.attempt,
+        )
+
+    def _raised(self, error: BaseException) -> CallFinished:
+        tool, how = self.ready.tool, how_of(error)
+        text = shown_text(tool, error)
+        if text is None and how is How.RAISED and self.asked is None:
+            reference = os.urandom(4).hex()
+            logger.error("tool %s failed (reference %s)", tool.name, reference, exc_info=error)
+            text = hidden_text(tool, reference)
+        return self._finished(self._judged(how, text or ""))
+
+    def _judged(self, how: How, text: str) -> Verdict:
+        ready = self.ready
+        return judge_end(
+            how, asked=self.asked, effect=ready.effect, cancel_safe=ready.tool.cancel_safe, text=text
+        )
+
+    def _finished(self, verdict: Verdict) -> CallFinished:
+        return CallFinished(
+            self.ready.call.call_id,
+            verdict.outcome,
+            text_parts(verdict.text),
+            True,
+            verdict.reason,
+            verdict.error,
+            verdict.marks,
+            attempt=self.attempt,
+        )
+
+
+async def _call(work: Callable[[], Any], context: ToolContext[Any]) -> Any:
+    current.set(context)
+    return await work()
