@@ -67,7 +67,7 @@ async def add(a: int, b: int) -> int:
 def loop(fake: Fake, *, tools: bool = False) -> AgentLoop:
     """An agent loop with every guard at its default."""
     if tools:
-        return AgentLoop(fake, system_prompt="Be helpful.", tools=[add])  # type: ignore[call-arg]
+        return AgentLoop(fake, system_prompt="Be helpful.", tools=[add])
     return AgentLoop(fake, system_prompt="Be helpful.")
 
 

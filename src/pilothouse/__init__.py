@@ -1,3 +1,116 @@
-"""Pilothouse, an agent controller for Python."""
+"""Pilothouse, an agent controller for Python: the piece between an agent and whoever uses it.
 
-from ._version import __version__ as __version__
+Names are loaded at first use, so that importing the package costs next to nothing. Grouped as the house is built:
+
+    conversation   AgentController, Reply, AgentState, RunExtras
+    loop, tools    AgentLoop, LoopConfig, tool
+    runs           RunController, Run, RunSpec, Command
+    journals       MemoryJournal, SQLiteJournal
+    messages       Message, Text, Image, File, Usage, Model
+    outcomes       Completed, Truncated, Incomplete, Cancelled, Failed, Unknown
+    errors         PilothouseError, UsageError, ToolError, OutcomeUnknown, …: see pilothouse.errors
+
+`run_sync` is the one bridge for code that is not async.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .commands import Command as Command
+    from .contracts import Journal as Journal
+    from .contracts import Provider as Provider
+    from .contracts import Runtime as Runtime
+    from .conversation.controller import AgentController as AgentController
+    from .conversation.extras import RunExtras as RunExtras
+    from .conversation.reply import Reply as Reply
+    from .conversation.sync import run_sync as run_sync
+    from .core.lifecycle import AgentState as AgentState
+    from .errors import ConfigError as ConfigError
+    from .errors import JournalError as JournalError
+    from .errors import OutcomeError as OutcomeError
+    from .errors import OutcomeUnknown as OutcomeUnknown
+    from .errors import PilothouseError as PilothouseError
+    from .errors import ProviderError as ProviderError
+    from .errors import ToolError as ToolError
+    from .errors import UsageError as UsageError
+    from .events import Cancelled as Cancelled
+    from .events import Completed as Completed
+    from .events import Failed as Failed
+    from .events import Incomplete as Incomplete
+    from .events import Truncated as Truncated
+    from .events import Unknown as Unknown
+    from .journal.memory import MemoryJournal as MemoryJournal
+    from .journal.sqlite import SQLiteJournal as SQLiteJournal
+    from .loop.agent import AgentLoop as AgentLoop
+    from .loop.config import LoopConfig as LoopConfig
+    from .loop.tools import tool as tool
+    from .messages import File as File
+    from .messages import Image as Image
+    from .messages import Message as Message
+    from .messages import Model as Model
+    from .messages import Text as Text
+    from .messages import Usage as Usage
+    from .providers.resolve import provider as provider
+    from .records import RunSpec as RunSpec
+    from .runs.controller import RunController as RunController
+    from .runs.handle import Run as Run
+
+_HOMES = {
+    "AgentController": "conversation.controller",
+    "AgentLoop": "loop.agent",
+    "AgentState": "core.lifecycle",
+    "Cancelled": "events",
+    "Command": "commands",
+    "Completed": "events",
+    "ConfigError": "errors",
+    "Failed": "events",
+    "File": "messages",
+    "Image": "messages",
+    "Incomplete": "events",
+    "Journal": "contracts",
+    "JournalError": "errors",
+    "LoopConfig": "loop.config",
+    "MemoryJournal": "journal.memory",
+    "Message": "messages",
+    "Model": "messages",
+    "OutcomeError": "errors",
+    "OutcomeUnknown": "errors",
+    "PilothouseError": "errors",
+    "Provider": "contracts",
+    "ProviderError": "errors",
+    "Reply": "conversation.reply",
+    "Run": "runs.handle",
+    "RunController": "runs.controller",
+    "RunExtras": "conversation.extras",
+    "RunSpec": "records",
+    "Runtime": "contracts",
+    "SQLiteJournal": "journal.sqlite",
+    "Text": "messages",
+    "ToolError": "errors",
+    "Truncated": "events",
+    "Unknown": "events",
+    "Usage": "messages",
+    "UsageError": "errors",
+    "provider": "providers.resolve",
+    "run_sync": "conversation.sync",
+    "tool": "loop.tools",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - strings, from the table
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -101,7 +101,7 @@ class AgentController:
             return Line(provider)
         if kind == "provider":
             assert isinstance(provider, Provider)
-            return Line(AgentLoop(provider, config=self._config, clock=self._clock))
+            return Line(AgentLoop(provider, tools=self._tools, config=self._config, clock=self._clock))
         if self._tools:
             raise UsageError("a text-only provider cannot call tools: use a Provider")
         config = LoopConfig(retry=RetryPolicy(attempts=1), max_empty_retries=0)

@@ -1,0 +1,28 @@
+"""The documentation's examples run, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "```python" in page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+async def test_the_python_blocks_of_a_page_run_in_one_program(page: Path) -> None:
+    """Top-level await is allowed, as in `python -m asyncio`; the assertions on the page are the test."""
+    text = page.read_text("utf-8")
+    names: dict[str, object] = {"__name__": "docs"}
+    for found in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+        line = text[: found.start(1)].count("\n")
+        code = compile(
+            "\n" * line + found[1], str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
+        result = eval(code, names)
+        if inspect.isawaitable(result):
+            await result
