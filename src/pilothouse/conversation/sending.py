@@ -319,6 +319,8 @@ class Sender:
                 return True
         if reply is not self.stage.reply or reply.dead:
             return False
+        if reply.committed and not self._runs().stoppable(reply.id):
+            return False  # the first durable end has won (AC-82)
         self.stop(reply, "aborted")
         return True
 

@@ -302,6 +302,11 @@ class RunController:
         """Stops a run that is live here before it returns; the stop is recorded in order. False if none is live."""
         return self._orders.cancel_nowait(Command(self.new_id(), run_id, Cancel(reason, source)))
 
+    def stoppable(self, run_id: str) -> bool:
+        """Whether a run is live here and its end is not decided yet."""
+        live = self._fleet.live.get(run_id)
+        return live is not None and live.stoppable
+
     async def join(self, run_id: str) -> None:
         """Waits until no task of a run is alive here and all it handed over is stored."""
         live = self._fleet.live.get(run_id)

@@ -223,7 +223,7 @@ class LiveRun:
         phase = self.state.phase
         if phase is not Phase.ACCEPTED and self._started:
             self._wake_started()
-        if phase in (Phase.TERMINAL, Phase.UNKNOWN):
+        if record.seq == self.state.seq and phase in (Phase.TERMINAL, Phase.UNKNOWN):
             self._end()
 
     def _answered(self, command_id: str) -> None:
@@ -338,6 +338,11 @@ class LiveRun:
         await self._settle((Draft(ContinuityLost(self.state.seq, cause, reason[:500])), HOST))
 
     # Stopping
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether a stop can still decide how the run ends."""
+        return not self.over and self.state.phase not in (Phase.TERMINAL, Phase.UNKNOWN)
 
     def stop(self, reason: str, source: StopSource) -> None:
         """Fires the scope and arms the stages of a bounded stop (RC-40). The fact is written by the caller."""

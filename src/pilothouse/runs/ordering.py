@@ -22,7 +22,6 @@ from ..errors import CommandConflict, CommandNotFound, InvalidCommand, OwnedElse
 from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
 from ..records import Descriptor, Draft
 from .fleet import Fleet
-from .inline import inline
 from .live import LiveRun
 from .port import kind_of
 from .recovering import Recovery
@@ -86,20 +85,16 @@ class Orders:
         fleet = self._fleet
         live = fleet.live.get(command.run_id)
         body = command.body
-        if live is None or live.over or not isinstance(body, Cancel):
+        if live is None or not live.stoppable or not isinstance(body, Cancel):
             return False
         if live.state.stop is None and not live.scope.cancelled:
             command, canonical = normal(command)
             accepted = CommandAnswered(command.id, "accepted")
-            writing = live.writer.write(
+            live.writer.write_nowait(
                 (Draft(CommandReceived(command, digest(canonical))), HOST),
                 (Draft(accepted, causation=command.id), HOST),
                 (Draft(StopRequested(body.reason, body.source), causation=command.id), HOST),
             )
-            if fleet.journal.immediate:
-                inline(writing)
-            else:
-                fleet.agenda.spawn(writing)
             live.stop(body.reason, body.source)
         return True
 

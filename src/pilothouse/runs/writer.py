@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -29,11 +30,17 @@ from ..errors import (
 )
 from ..events import ContinuityLost, Lane, RunEnded, ViolationRecorded
 from ..records import Draft, Head, Record
+from .inline import inline
 from .timing import RESERVED_FACTS, RunLimits, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
 
 Written: TypeAlias = tuple[Draft, Lane]
+
+
+def _log_failure(task: asyncio.Task[int]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.warning("an append was not made: %s", error)
 
 
 class _NotLegal(NamedTuple):
@@ -77,6 +84,8 @@ class Writer:
         self._limits = limits
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[int]] = set()
+        self._outbox: deque[Record] = deque()
+        self._publishing = False
 
     async def write(self, *drafts: Written) -> int:
         """Stores these facts in one append and returns the last seq once it is durable.
@@ -88,10 +97,20 @@ class Writer:
         """
         if self._journal.immediate:
             return await self._write(drafts)
+        return await asyncio.shield(self._hand_over(drafts))
+
+    def write_nowait(self, *drafts: Written) -> None:
+        """Takes the next place in the order of appends before it returns; a failure is logged."""
+        if self._journal.immediate:
+            inline(self._write(drafts))
+        else:
+            self._hand_over(drafts).add_done_callback(_log_failure)
+
+    def _hand_over(self, drafts: Sequence[Written]) -> asyncio.Task[int]:
         task = asyncio.get_running_loop().create_task(self._in_turn(drafts))
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        return await asyncio.shield(task)
+        return task
 
     def _done(self, task: asyncio.Task[int]) -> None:
         self._tasks.discard(task)
@@ -129,9 +148,20 @@ class Writer:
                 self.state = await self._reload()
             raise
         self.state = ahead
-        for record in made:
-            self._on_stored(record)
+        self._publish(made)
         return made[-1].seq
+
+    def _publish(self, made: list[Record]) -> None:
+        """Shows what is durable, in order: what an observer causes to be written is shown behind what caused it."""
+        self._outbox.extend(made)
+        if self._publishing:
+            return
+        self._publishing = True
+        try:
+            while self._outbox:
+                self._on_stored(self._outbox.popleft())
+        finally:
+            self._publishing = False
 
     def _judge(self, ahead: RunState, drafts: Sequence[Written]) -> list[Record] | _NotLegal:
         """Judges, numbers and folds drafts into `ahead`, with what must stand in front of each."""
