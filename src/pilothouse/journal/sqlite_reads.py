@@ -123,12 +123,11 @@ def read_page(
             )
             with rows_of(connection, "facts", base | after, base | last, limit + 1) as found:
                 page = _page(_chained(run_id, found, after, previous), limit)
-            tail = page.records[-1] if page.records else None
-            if not page.more and (tail is None or (tail.seq, tail.chain) != (last, last_chain.hex())):
-                raise JournalCorrupt(run_id, 1 + (tail.seq if tail else after), "the tail is missing")
+            if not page.more:
+                _check_tail(run_id, page.records[-1].seq if page.records else after, last)
+                _check_head(run_id, page.records[-1].chain, last, last_chain)
             return page
-        if _chain_at(connection, run_id, base, last) != last_chain.hex():
-            raise JournalCorrupt(run_id, last, "the tail does not match the head")
+        _check_head(run_id, _chain_at(connection, run_id, base, last), last, last_chain)
         words = encode(sorted(kinds)).decode()
         start = chain_start(run_id, spec_digest)
         with rows_of(connection, "facts_of_kinds", base | after, base | last, words, limit + 1) as found:
@@ -182,6 +181,16 @@ def _page(records: Iterator[Record], limit: int) -> RecordPage:
             return RecordPage(tuple(page), more=True)
         page.append(record)
     return RecordPage(tuple(page))
+
+
+def _check_tail(run_id: str, found: int, last: int) -> None:
+    if found != last:
+        raise JournalCorrupt(run_id, found + 1, f"the run says {last} facts")
+
+
+def _check_head(run_id: str, found: str, last: int, chain: bytes) -> None:
+    if found != chain.hex():
+        raise JournalCorrupt(run_id, last, "the chain does not end where the run says")
 
 
 def _chain_at(connection: apsw.Connection, run_id: str, base: int, seq: int) -> str:

@@ -13,7 +13,8 @@ from ..sample_runs import SampleRun, claim_by
 from .checking import Opens, all_records, check, raises
 
 
-def _naming(run: SampleRun, ref: ArtifactRef) -> OutputAdded:
+def naming(run: SampleRun, ref: ArtifactRef) -> OutputAdded:
+    """A fact that names an artifact."""
     return OutputAdded(f"out-{run.count}", "file", {**_as_json(ref)})
 
 
@@ -46,8 +47,8 @@ class CareChecks(Opens):
         for run in (doomed, twin, kept):
             await run.store(journal)
         for ref in (shared, own):
-            await doomed.append(journal, doomed.seal(_naming(doomed, ref)))
-        await kept.append(journal, kept.seal(_naming(kept, shared)))
+            await doomed.append(journal, doomed.seal(naming(doomed, ref)))
+        await kept.append(journal, kept.seal(naming(kept, shared)))
         await journal.threads.put(ThreadRecord("ten", "thread-1", title="gone"), expected=None)
         await doomed.end(journal)
         await twin.end(journal)
@@ -100,7 +101,7 @@ class CareChecks(Opens):
         """JR-7: a fact that names bytes which are not there."""
         run = SampleRun()
         await run.store(journal)
-        await run.append(journal, run.seal(_naming(run, ArtifactRef("ab" * 32, 5, "text/plain"))))
+        await run.append(journal, run.seal(naming(run, ArtifactRef("ab" * 32, 5, "text/plain"))))
         (problem,) = (await journal.verify()).problems
         assert "run-1" in problem
         assert "ab" * 32 in problem
