@@ -66,6 +66,7 @@ class SQLiteStore:
         self._watch = watch
         self._connection: apsw.Connection | None = None
         self._log_pages = 0
+        self._wait_at = _FULL_PAGES
 
     def open(self) -> None:
         """Opens the file, or finds out why it cannot be."""
@@ -114,10 +115,8 @@ class SQLiteStore:
             changes.moved = {}
         if changes.purged and idle:
             changes.purged = not self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        elif self._log_pages >= _FULL_PAGES:
-            deadline = time.monotonic() + self._busy_timeout
-            while not self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART) and time.monotonic() < deadline:
-                time.sleep(0.01)  # a reader holds its transaction; ours are never held
+        elif self._log_pages >= self._wait_at:
+            self._wait_for_readers()
         elif self._log_pages >= _BUSY_PAGES or (idle and self._log_pages >= _IDLE_PAGES):
             self._checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
 
@@ -131,6 +130,19 @@ class SQLiteStore:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             with suppress(apsw.Error):
                 connection.close()
+
+    def _wait_for_readers(self) -> None:
+        """The log cannot be used anew while somebody holds a transaction on it; ours are never held.
+
+        Who holds one for longer than the busy timeout is not waited for again until the log has grown much more.
+        """
+        deadline = time.monotonic() + self._busy_timeout
+        while not self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART):
+            if time.monotonic() >= deadline:
+                self._wait_at = self._log_pages + _FULL_PAGES
+                return
+            time.sleep(0.01)
+        self._wait_at = _FULL_PAGES
 
     def _checkpoint(self, mode: int) -> bool:
         try:

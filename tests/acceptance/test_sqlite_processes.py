@@ -1,0 +1,214 @@
+"""Several processes on one SQLite journal; and processes that end as they should not."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from pilothouse.errors import FenceConflict, OwnedElsewhere
+from pilothouse.journal import SQLiteJournal, this_process
+from pilothouse.records import ClaimRequest, RunQuery
+from pilothouse.testing import SampleRun
+from pilothouse.testing.journal_suite.checking import all_records
+
+SCRIPT = Path(__file__).parent.parent / "journal_process.py"
+SCENARIO = json.loads((SCRIPT.parent / "fixtures" / "141-sqlite-contention.json").read_text("utf-8"))
+
+
+@contextmanager
+def process(what: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(SCRIPT), what, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def go(child: subprocess.Popen[str]) -> None:
+    assert child.stdin is not None
+    child.stdin.write("go\n")
+    child.stdin.flush()
+
+
+def lines(child: subprocess.Popen[str]) -> list[list[object]]:
+    """What it says until it ends; a line that the kill cut is left out."""
+    assert child.stdout is not None
+    return [json.loads(line) for line in child.stdout.read().splitlines() if line.endswith("]")]
+
+
+def together(what: str, arguments: list[tuple[object, ...]]) -> list[list[list[object]]]:
+    """The words of processes that are let go at the same moment; all must end well."""
+    children = []
+    try:
+        for each in arguments:
+            manager = process(what, *each)
+            children.append((manager, manager.__enter__()))
+        for _, child in children:
+            go(child)
+        said = [lines(child) for _, child in children]
+        assert [child.wait(60) for _, child in children] == [0] * len(children)
+        return said
+    finally:
+        for manager, _ in children:
+            manager.__exit__(None, None, None)
+
+
+def op(name: str) -> dict[str, object]:
+    return next(op for op in SCENARIO["ops"] if op["op"] == name or op.get("do", {}).get("op") == name)
+
+
+async def test_many_processes_open_a_fresh_file_at_once(tmp_path: Path) -> None:
+    """JR-14 [141]: no error, whoever is first."""
+    count = op("open_store")["n"]
+    assert isinstance(count, int)
+    for attempt in range(4):
+        path = tmp_path / f"fresh-{attempt}.db"
+        said = together("first_open", [(path, f"p{number}") for number in range(count)])
+        assert [words[0][0] for words in said] == ["opened"] * count
+        async with SQLiteJournal(path) as journal:
+            verified = await journal.verify()
+            assert (verified.runs, verified.problems) == (count, ())
+
+
+async def test_many_journals_of_one_process_open_a_fresh_file_at_once(tmp_path: Path) -> None:
+    """JR-14: 20 times 8; within one process too no lock is lost."""
+    import asyncio
+
+    for attempt in range(20):
+        journals = [SQLiteJournal(tmp_path / f"fresh-{attempt}.db") for _ in range(8)]
+        runs = [SampleRun(f"run-{number}", thread_id=f"t-{number}") for number in range(8)]
+        await asyncio.gather(*[run.store(journal) for run, journal in zip(runs, journals, strict=True)])
+        assert (await journals[0].verify()).runs == 8
+        await asyncio.gather(*[journal.aclose() for journal in journals])
+
+
+async def test_seven_processes_write_while_a_reader_holds_on(tmp_path: Path) -> None:
+    """JR-13, JR-15 [141]: nothing is lost, nobody is refused, 99 of 100 appends take less than 200 ms."""
+    path = tmp_path / "fresh.db"
+    async with SQLiteJournal(path) as journal:
+        await SampleRun("first").store(journal)
+        reader = apsw.Connection(str(path))
+        reader.execute("BEGIN; SELECT * FROM runs").fetchall()
+        largest = 0
+        over = threading.Event()
+
+        def watch_log() -> None:
+            nonlocal largest
+            while not over.wait(0.05):
+                largest = max(largest, Path(f"{path}-wal").stat().st_size)
+
+        watching = threading.Thread(target=watch_log)
+        watching.start()
+        try:
+            said = together("append", [(path, f"p{number}", 40) for number in range(7)])
+        finally:
+            over.set()
+            watching.join()
+        reader.execute("ROLLBACK")
+        reader.close()
+        took = [each for (words,) in said for each in words[2]]  # type: ignore[attr-defined]
+        assert statistics.quantiles(took, n=100)[98] < 200
+        assert largest < op("expect")["wal_bytes_lt"]  # type: ignore[operator]
+        verified = await journal.verify()
+        assert (verified.runs, verified.facts, verified.problems) == (8, 1 + 7 * 81, ())
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_killed_process_loses_nothing_that_it_was_confirmed(tmp_path: Path, seed: int) -> None:
+    """JR-3, JR-7, run-controller §3.15: SIGKILL at any moment, several times over one file."""
+    rng = random.Random(seed)
+    path = tmp_path / "journal.db"
+    confirmed: dict[str, int] = {}
+    blobs: set[str] = set()
+    for life in range(3):
+        with process("write_for_ever", path, f"life{life}", seed * 10 + life) as child:
+            go(child)
+            assert child.stdout is not None
+            assert json.loads(child.stdout.readline())[0] == "up"
+            killing = threading.Timer(rng.uniform(0.02, 0.5), child.kill)
+            killing.start()
+            for what, *words in lines(child):
+                if what == "stored":
+                    confirmed[str(words[0])] = int(str(words[1]))
+                else:
+                    blobs.add(str(words[0]))
+            killing.join()
+        async with SQLiteJournal(path) as journal:
+            assert (await journal.verify()).problems == ()
+            for run_id, seq in confirmed.items():
+                records = await all_records(journal, run_id)
+                assert len(records) >= seq, run_id
+                assert [record.seq for record in records] == list(range(1, len(records) + 1))
+            for digest in blobs:
+                assert await journal.get_blob(digest)
+    assert confirmed
+
+
+async def test_the_runs_of_a_killed_process_can_be_claimed_at_once(tmp_path: Path) -> None:
+    """JR-18: its lease would hold for half a minute; its death is known at once. Alive, it keeps its run."""
+    path = tmp_path / "journal.db"
+    request = ClaimRequest(this_process("next"), 30_000, time.time_ns() // 1_000_000)
+    with process("hold", path, "held") as child:
+        go(child)
+        assert child.stdout is not None
+        assert json.loads(child.stdout.readline())[0] == "holding"
+        async with SQLiteJournal(path) as journal:
+            with pytest.raises(OwnedElsewhere):
+                await journal.claim("run-of-held", request)
+            (entry,) = (await journal.list(RunQuery())).items
+            assert entry.ownership == "elsewhere"
+            child.kill()
+            child.wait(10)
+            before = time.monotonic()
+            (entry,) = (await journal.list(RunQuery())).items
+            assert entry.ownership == "orphaned"
+            head = await journal.claim("run-of-held", request)
+            assert time.monotonic() - before < 1
+            assert (head.fence, head.owner) == (2, "next")
+            run = SampleRun("run-of-held", thread_id="held")
+            run.head = head.head
+            with pytest.raises(FenceConflict):
+                await run.add(journal)
+            run.fence = 2
+            await run.add(journal)
+
+
+async def test_a_process_that_never_closes_its_journal_ends_and_loses_nothing(tmp_path: Path) -> None:
+    """JR-6: what was confirmed is there; what was handed over is written too; the interpreter does not hang."""
+    path = tmp_path / "journal.db"
+    before = time.monotonic()
+    (said,) = together("forget", [(path, "forgetful")])
+    assert time.monotonic() - before < 20
+    assert said == [["confirmed", 21], ["leaving"]]
+    async with SQLiteJournal(path) as journal:
+        assert len(await all_records(journal, "run-of-forgetful")) == 22
+    assert [file.name for file in tmp_path.iterdir()] == ["journal.db"]
+
+
+async def test_a_process_that_is_killed_while_it_creates_the_file_leaves_old_or_new(tmp_path: Path) -> None:
+    """JR-17: the next one can always go on."""
+    rng = random.Random(7)
+    for attempt in range(12):
+        path = tmp_path / f"fresh-{attempt}.db"
+        with process("first_open", path, "killed") as child:
+            go(child)
+            while not path.exists():
+                time.sleep(0.0005)
+            time.sleep(rng.uniform(0, 0.004))
+            child.kill()
+            child.wait(10)
+        async with SQLiteJournal(path) as journal:
+            await SampleRun("next").store(journal)
+            assert (await journal.verify()).problems == ()

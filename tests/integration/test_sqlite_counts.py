@@ -1,0 +1,177 @@
+"""What a SQLite journal spends, in counts: statements, commits, bytes, plans (run-controller §3.16)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import get_args
+
+import apsw
+import pytest
+
+from pilothouse.journal import SQLiteJournal
+from pilothouse.journal.sqlite_lists import _ENTRY, _conditions
+from pilothouse.records import RunQuery, RunStateName
+from pilothouse.testing import SampleRun
+from pilothouse.testing.clock import START_MS
+from pilothouse.testing.sample_runs import claim_by
+
+
+@asynccontextmanager
+async def statements(journal: SQLiteJournal) -> AsyncIterator[list[str]]:
+    """What the writer's connection executes meanwhile, without the transaction's own words."""
+    seen: list[str] = []
+    database = journal._access.store._db
+
+    def note(_cursor: apsw.Cursor, statement: str, _values: object) -> bool:
+        seen.append(statement)
+        return True
+
+    await journal._access.write(lambda: setattr(database, "exec_trace", note))
+    seen.clear()
+    yield seen
+    database.exec_trace = None
+    seen[:] = [text for text in seen if not text.startswith(("BEGIN", "COMMIT", "PRAGMA user_version"))]
+
+
+async def test_an_append_takes_four_statements_at_most(tmp_path: Path) -> None:
+    """JR-28: look, one a fact, move the head; also where the status changes, or the append is refused or repeated."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        run = SampleRun()
+        await run.store(journal)
+        async with statements(journal) as seen:
+            await run.add(journal)
+        assert len(seen) == 3
+        async with statements(journal) as seen:
+            await run.append(journal, run.begun())
+        assert len(seen) == 3
+        async with statements(journal) as seen:
+            await run.add(journal, 10)
+        assert len(seen) == 12
+        async with statements(journal) as seen:
+            await journal.renew(claim_by().owner, ttl_ms=1000, now_ms=START_MS)
+        assert len(seen) == 3  # RC-78: one, and its savepoint
+
+
+async def test_one_run_alone_commits_each_append(tmp_path: Path) -> None:
+    """JR-11, JR-27: no timer: an idle journal commits at once."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        run = SampleRun()
+        await run.store(journal)
+        before = journal.stats().commits
+        for _ in range(20):
+            await run.add(journal)
+        assert journal.stats().commits - before == 20
+
+
+async def test_runs_that_write_together_share_commits(tmp_path: Path) -> None:
+    """JR-27: 200 runs, each one fact after another: at least 20 facts a commit."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        runs = [SampleRun(f"run-{number}", thread_id=f"t-{number}") for number in range(200)]
+        await asyncio.gather(*[run.store(journal) for run in runs])
+        before = journal.stats()
+
+        async def write(run: SampleRun) -> None:
+            for _ in range(50):
+                await run.add(journal)
+
+        await asyncio.gather(*[write(run) for run in runs])
+        after = journal.stats()
+        facts, commits = after.facts - before.facts, after.commits - before.commits
+        assert facts == 10_000
+        assert facts / commits >= 20
+        assert (await journal.verify()).problems == ()
+
+
+async def test_an_append_costs_the_same_at_the_end_of_a_long_run(tmp_path: Path) -> None:
+    """JR-28: pages written an append at fact 10,000 are at most 1.5 times those at fact 100."""
+    async with SQLiteJournal(tmp_path / "j.db", durability="off") as journal:
+        database = journal._access.store._db
+
+        def written() -> int:
+            return database.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
+
+        async def pages_an_append(run: SampleRun) -> float:
+            before = await journal._access.write(written)
+            for _ in range(100):
+                await run.add(journal)
+            return (await journal._access.write(written) - before) / 100
+
+        run = SampleRun()
+        await run.store(journal)
+        await run.add(journal, 100)
+        early = await pages_an_append(run)
+        while run.head.seq < 10_000:
+            await run.add(journal, 400)
+        late = await pages_an_append(run)
+        assert early >= 1
+        assert late <= 1.5 * early
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        RunQuery(),
+        RunQuery(tenant="a"),
+        RunQuery(tenant="a", states=("running", "waiting")),
+        RunQuery(statuses=("failed",)),
+        RunQuery(states=get_args(RunStateName)),
+        RunQuery(thread_id="t"),
+        RunQuery(thread_id="t", tenant="a", statuses=("failed", "completed"), states=("terminal",)),
+        RunQuery(parent="p", origin="o"),
+        RunQuery(origin="o", binding="b", after_ms=1, before_ms=2),
+        RunQuery(binding="b"),
+    ],
+    ids=str,
+)
+async def test_a_page_is_read_in_order_from_an_index(tmp_path: Path, query: RunQuery) -> None:
+    """RC-79: nothing is sorted, no fact is read, and a page far down begins where it begins."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        await SampleRun().store(journal)
+
+        def plans(database: apsw.Connection) -> list[str]:
+            found = []
+            for where, values in _conditions(query, 7):
+                explain = f"EXPLAIN QUERY PLAN {_ENTRY.format(where=' AND '.join(where))}"
+                found.append(" ".join(str(row[3]) for row in database.execute(explain, (*values, 10))))
+            return found
+
+        for plan in await journal._access.read(plans):
+            assert plan.startswith("SEARCH runs USING "), plan
+            assert "no<?" in plan or "rowid<?" in plan, plan
+            assert "TEMP B-TREE" not in plan
+            assert "facts" not in plan
+
+
+async def test_the_log_stays_small_while_a_reader_holds_its_transaction(tmp_path: Path) -> None:
+    """JR-15: below 64 MiB; here the reader leaves only when the writer has begun to wait for it."""
+    path = tmp_path / "j.db"
+    async with SQLiteJournal(path, durability="off", busy_timeout=20) as journal:
+        run = SampleRun()
+        await run.store(journal)
+        reader = apsw.Connection(str(path))
+        reader.execute("BEGIN; SELECT * FROM runs").fetchall()
+        log = Path(f"{path}-wal")
+        largest = 0
+        writing = asyncio.create_task(_write_much(journal, run))
+        while not writing.done() and largest < 40 * 1024 * 1024:
+            largest = max(largest, log.stat().st_size)
+            await asyncio.wait((writing,), timeout=0.01)
+        assert not writing.done()
+        await asyncio.wait((writing,), timeout=1)
+        assert not writing.done()  # it waits for the reader
+        reader.execute("ROLLBACK")
+        reader.close()
+        while not writing.done():
+            largest = max(largest, log.stat().st_size)
+            await asyncio.wait((writing,), timeout=0.01)
+        await writing
+        assert largest < 64 * 1024 * 1024
+        assert (await journal.head("run-1")).head.seq == 1201  # type: ignore[union-attr]
+
+
+async def _write_much(journal: SQLiteJournal, run: SampleRun) -> None:
+    for _ in range(400):
+        await run.add(journal, 3, size=60_000)
