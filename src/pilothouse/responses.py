@@ -100,7 +100,10 @@ class ToolCallDelta(Value, tag="tool_call", tag_field="kind"):
 
 
 class BlockEnded(Value, tag="block_ended", tag_field="kind"):
-    """A block is whole. `provider_data` (and for reasoning `raw`) is what must go back to this provider."""
+    """A block is whole. `provider_data` (and for reasoning `raw`) is what must go back to this provider.
+
+    Of a call, `raw` is the text of its arguments where the provider's last word differs from the pieces.
+    """
 
     block: int
     provider_data: JSON = None

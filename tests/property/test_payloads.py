@@ -26,12 +26,19 @@ IDS = st.sampled_from(["", "a", "b", "a_2", "call 1", "x" * 70, "x" * 71, "日"]
 ARGUMENTS = st.sampled_from(
     [("{}", None), ("", None), ("null", None), ('{"x":1}', None), ('{"x"', "cut"), ('{"s":"\\ud83d"}', None)]
 )
-THOUGHTS = st.builds(
-    Reasoning,
-    TEXTS,
-    st.sampled_from([None, {"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "thinking", "thinking": "t", "signature": ""}, {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "e"}]),
-    st.sampled_from(["", "anthropic", "openai-chat", "openai-responses", "gemini"]),
-)  # fmt: skip
+SIGNED = {"type": "thinking", "thinking": "t", "signature": "s"}
+RAW = [
+    ("", None),
+    ("anthropic", SIGNED),
+    ("anthropic", {**SIGNED, "signature": ""}),
+    ("anthropic", {"type": "redacted_thinking", "data": "d"}),
+    ("anthropic", {"type": "server_tool_use", "id": "s", "name": "n", "input": {}}),
+    ("openai-responses", {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "e"}),
+    ("openai-responses", {"type": "reasoning", "id": "rs", "summary": []}),
+    ("gemini", {"text": "t", "thought": True, "thoughtSignature": "s"}),
+    ("openai-chat", None),
+]
+THOUGHTS = st.builds(lambda text, raw: Reasoning(text, raw[1], raw[0]), TEXTS, st.sampled_from(RAW))
 
 
 @st.composite

@@ -103,6 +103,8 @@ class _CallBlock(_Block):
         if not self.name:  # never run, never replayed
             return None
         raw = "".join(self.pieces)
+        if self.ended is not None and isinstance(self.ended.raw, str):  # the provider's last word
+            raw, self.value = self.ended.raw, None
         value, why = judge_arguments(raw) if self.value is None else judge_object(self.value)
         data = dict(self.ended.provider_data) if self.ended and self.ended.provider_data else {}
         if self.wire_id is not None and self.wire_id != self.call_id:

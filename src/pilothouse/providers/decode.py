@@ -34,9 +34,23 @@ def _anthropic(think_tags: ThinkMode) -> AnyDecoder:
     return AnthropicDecoder()
 
 
+def _openai_responses(think_tags: ThinkMode) -> AnyDecoder:
+    from .openai_responses import OpenAIResponsesDecoder
+
+    return OpenAIResponsesDecoder()
+
+
+def _gemini(think_tags: ThinkMode) -> AnyDecoder:
+    from .gemini import GeminiDecoder
+
+    return GeminiDecoder()
+
+
 DECODERS: Final[dict[str, Callable[[ThinkMode], AnyDecoder]]] = {
     "openai-chat": _openai_chat,
+    "openai-responses": _openai_responses,
     "anthropic": _anthropic,
+    "gemini": _gemini,
 }
 
 

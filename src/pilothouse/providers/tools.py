@@ -21,6 +21,14 @@ def chat_choice(choice: str | dict[str, JSON]) -> JSON:
     return "required" if choice in _ANY else {"type": "function", "function": {"name": choice}}
 
 
+def responses_choice(choice: str | dict[str, JSON]) -> JSON:
+    """A tool choice in Responses, where the name of a tool stands one level higher."""
+    chosen = chat_choice(choice)
+    if isinstance(choice, str) and isinstance(chosen, dict):
+        return {"type": "function", "name": choice}
+    return chosen
+
+
 def named_schema(schema: Mapping[str, JSON]) -> dict[str, JSON]:
     """A response schema with the name that OpenAI's dialects want; strict where the schema can be."""
     title = schema.get("title")
@@ -81,4 +89,4 @@ def _target(root: Mapping[str, JSON], reference: str, tool: str) -> JSON:
     return found
 
 
-__all__ = ["chat_choice", "inlined", "is_closed", "named_schema"]
+__all__ = ["chat_choice", "inlined", "is_closed", "named_schema", "responses_choice"]
