@@ -253,7 +253,6 @@ class RunView(Value):
     can: tuple[CommandKind, ...] = ()
     created_at_ms: int = 0
     updated_at_ms: int = 0
-    digest: str = ""
 
 
 class RunEntry(Value):

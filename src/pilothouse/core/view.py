@@ -31,7 +31,7 @@ def view(
     spec = registration.spec
     lost = ownership == "orphaned" and not state.resting and state.phase is not Phase.TERMINAL
     phase = Phase.UNKNOWN if lost else state.phase
-    found = RunView(
+    return RunView(
         spec.run_id,
         state.thread_id or spec.thread_id,
         phase.value,
@@ -63,10 +63,9 @@ def view(
         created_at_ms=registration.created_at_ms,
         updated_at_ms=state.updated_at_ms,
     )
-    return replace(found, digest=_digest(found))
 
 
-def _digest(found: RunView) -> str:
+def view_digest(found: RunView) -> str:
     """Covers what is folded from facts only: who owns the run and what can be asked are left out."""
     return digest_of(
         replace(found, ownership="none", fence=0, can=(), unknown=None, state="accepted", status="accepted")

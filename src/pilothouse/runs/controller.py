@@ -366,12 +366,20 @@ class RunController:
             task.cancel()
 
     async def _wait(self, run_id: str, *, through_unknown: bool) -> RunResult:
-        head: RunHead = await self._fleet.head(run_id)
-        if head.summary.state != "terminal":
-            follower = self.stream(run_id, head.head.seq, deltas=False, through_unknown=through_unknown)
-            async with follower:
-                async for _ in follower:
-                    pass
+        live = self._live(run_id)
+        if live is not None and not through_unknown:
+            live.followers += 1
+            try:
+                await live.wait_over()
+            finally:
+                live.followers -= 1
+        else:
+            head: RunHead = await self._fleet.head(run_id)
+            if head.summary.state != "terminal":
+                follower = self.stream(run_id, head.head.seq, deltas=False, through_unknown=through_unknown)
+                async with follower:
+                    async for _ in follower:
+                        pass
         view = await self.inspect(run_id)
         outcome = view.outcome
         if outcome is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..contracts import Clock, Journal, Runtime
 from ..core.canonical import digest_of
-from ..core.run import RunState, fold
+from ..core.run import Phase, RunState, fold
 from ..core.view import view
 from ..errors import InvalidSpec, NotControllable, RunNotFound, UsageError
 from ..events import VOCABULARY
@@ -121,7 +121,8 @@ class Fleet:
     async def state(self, head: RunHead) -> RunState:
         """The fold of a run's facts, from memory where it is live."""
         run_id = head.registration.spec.run_id
-        if (live := self.live.get(run_id)) is not None:
+        live = self.live.get(run_id)
+        if live is not None and (not live.over or live.state.phase is Phase.TERMINAL):
             return live.state
         return await self.refold(head.registration)
 
@@ -150,17 +151,18 @@ class Fleet:
 
     async def view(self, run_id: str) -> RunView:
         """The bounded view of a run; reads, never writes (RC-48)."""
-        head = await self.head(run_id)
-        state = await self.state(head)
-        controllable = self.why_not(head.registration) is None
+        live = self.live.get(run_id)
+        if live is not None and (not live.over or live.state.phase is Phase.TERMINAL):
+            # Memory is never behind the journal while we own the run, and an end is final.
+            registration, state, fence = live.registration, live.state, live.writer.fence
+            owner: Ownership = "none" if live.over else "stalled" if live.writer.stalled else "here"
+        else:
+            head = await self.head(run_id)
+            registration, state, fence = head.registration, await self.refold(head.registration), head.fence
+            owner = self.ownership(head)
+        controllable = self.why_not(registration) is None
         descriptor = self.described.descriptor if controllable else None
-        return view(
-            state,
-            head.registration,
-            fence=head.fence,
-            ownership=self.ownership(head),
-            descriptor=descriptor,
-        )
+        return view(state, registration, fence=fence, ownership=owner, descriptor=descriptor)
 
     def why_not(self, registration: Registration) -> str | None:
         """Why this controller cannot control a run (RC-85): None, `binding`, `descriptor_changed`, `vocabulary`."""

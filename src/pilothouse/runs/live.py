@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..commands import StopSource
 from ..contracts import Clock, Journal, Runtime
@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pilothouse.runs")
 
-_STREAMED = (TextTold, ReasoningTold, ArgumentsTold)
+_STREAMED = frozenset((TextTold, ReasoningTold, ArgumentsTold))
+_OVER = (Phase.TERMINAL, Phase.UNKNOWN)
+_RESULTS = frozenset(
+    ("call_finished", "call_observed", "model_attempt_ended", "message_added", "partial_saved", "noted")
+)
 
 
 class LiveRun:
@@ -93,6 +97,7 @@ class LiveRun:
         self._reader = read_facts
         self._on_over = on_over
         self._started: list[asyncio.Future[None]] = []
+        self._ends: list[asyncio.Future[None]] = []
         self._answers: dict[str, list[asyncio.Future[None]]] = {}
         self._refusal: StartRefused | None = None
         self.cancel_level = cancel_level
@@ -130,6 +135,10 @@ class LiveRun:
 
     def _publish(self, item: Record | Delta, size: int) -> None:
         self.ring.append(item, size)
+        if self.observers:
+            self._observe(item)
+
+    def _observe(self, item: Record | Delta) -> None:
         for observer in self.observers:
             try:
                 observer(item)
@@ -183,57 +192,53 @@ class LiveRun:
         """Appends what the runtime offers; text that was told is flushed before an end is recorded."""
         if self.closing and (code := self._closing_refusal(drafts)):
             raise RecordRefused("closing", code)
-        front: list[Written] = []
-        if self.partials.pending_chars:
-            keeps = any(isinstance(draft.fact, RunEnded | ModelAttemptEnded) for draft, _ in drafts)
-            whole = any(isinstance(draft.fact, MessageAdded) for draft, _ in drafts)
-            if keeps and not whole and self.state.phase is not Phase.UNKNOWN:
-                front = self._fragments()
-        return await self.writer.write(*front, *drafts)
+        if self.partials.pending_chars and (front := self._unsaved(drafts)):
+            return await self.writer.write(*front, *drafts)
+        return await self.writer.write(*drafts)
+
+    def _unsaved(self, drafts: Sequence[Written]) -> list[Written]:
+        """Fragments to be saved in front of an end that no whole message supersedes."""
+        keeps = any(isinstance(draft.fact, RunEnded | ModelAttemptEnded) for draft, _ in drafts)
+        whole = any(isinstance(draft.fact, MessageAdded) for draft, _ in drafts)
+        return self._fragments() if keeps and not whole and self.state.phase is not Phase.UNKNOWN else []
 
     def _closing_refusal(self, drafts: Sequence[Written]) -> str:
         """While the controller closes, results are still taken, new work and ends are not (RC-52)."""
-        results = {
-            "call_finished",
-            "call_observed",
-            "model_attempt_ended",
-            "message_added",
-            "partial_saved",
-            "noted",
-        }
         for draft, _ in drafts:
-            if draft.fact.kind not in results:
+            if draft.fact.kind not in _RESULTS:
                 return f"{draft.fact.kind} while the controller closes"
         return ""
 
     def _stored(self, record: Record) -> None:
         """What follows from a fact, once it is durable and folded: publish, then act."""
         self.publish_stored(record)
-        fact = record.fact
-        match fact:
-            case MessageAdded():
-                self.partials.drop(fact.message.id)
-            case CommandAnswered():
-                self._answered(fact.command_id)
-            case RequestClosed():
-                for command_id in list(self._answers):
-                    self._answered(command_id)
-            case _:
-                pass
-        phase = self.state.phase
-        if phase is not Phase.ACCEPTED and self._started:
+        act = _ACTS.get(type(record.fact))
+        if act is not None:
+            act(self, record.fact)
+        if self._started:
             self._wake_started()
-        if record.seq == self.state.seq and phase in (Phase.TERMINAL, Phase.UNKNOWN):
+        if record.seq == self.writer.state.seq and self.writer.state.phase in _OVER:
             self._end()
+
+    def _whole(self, fact: MessageAdded) -> None:
+        self.partials.drop(fact.message.id)
+
+    def _command_answered(self, fact: CommandAnswered) -> None:
+        self._answered(fact.command_id)
+
+    def _request_closed(self, _fact: RequestClosed) -> None:
+        for command_id in list(self._answers):
+            self._answered(command_id)
 
     def _answered(self, command_id: str) -> None:
         for waiter in self._answers.pop(command_id, ()):
             resolve(waiter)
 
     def _wake_started(self) -> None:
-        waiters, self._started = self._started, []
-        for waiter in waiters:
-            resolve(waiter)
+        if self.state.phase is not Phase.ACCEPTED or self.over:
+            waiters, self._started = self._started, []
+            for waiter in waiters:
+                resolve(waiter)
 
     def _end(self) -> None:
         """The run has its end, or nobody will write it here: followers and waiters go."""
@@ -246,6 +251,9 @@ class LiveRun:
         for command_id in list(self._answers):
             self._answered(command_id)
         self._wake_started()
+        waiters, self._ends = self._ends, []
+        for waiter in waiters:
+            resolve(waiter)
         self.gate.open()
         self.ring.close()
         self._on_over(self)
@@ -397,8 +405,23 @@ class LiveRun:
         self.agenda.after(limit, lambda: resolve(waiter))
         await waiter
 
+    async def wait_over(self) -> None:
+        """Waits until the run has its end here, or was lost or released."""
+        if not self.over:
+            waiter = asyncio.get_running_loop().create_future()
+            self._ends.append(waiter)
+            await waiter
+
     async def join(self) -> None:
         """Waits until the run's task is dead, unless it was given up."""
         if self.task is not None and not self.zombie and self.task is not asyncio.current_task():
             await asyncio.wait({self.task})
         await self.writer.drain()
+
+
+# What the live run does itself when a fact is durable; everybody else is told by publishing.
+_ACTS: dict[type, Callable[[LiveRun, Any], None]] = {
+    MessageAdded: LiveRun._whole,
+    CommandAnswered: LiveRun._command_answered,
+    RequestClosed: LiveRun._request_closed,
+}
