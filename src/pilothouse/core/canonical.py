@@ -70,16 +70,16 @@ def check(value: object, path: str = "", depth: int = 0) -> None:
         for key, item in value.items():  # type: ignore[attr-defined]
             if type(key) is not str:
                 raise NotJSON(path, f"key {key!r} is {type(key).__name__}, not str")
-            if type(item) not in _SCALARS:
+            if item and type(item) not in _SCALARS:
                 check(item, f"{path}.{key}" if path else key, depth + 1)
     elif kind is list or kind is tuple:
         for index, item in enumerate(value):  # type: ignore[arg-type]
-            if type(item) not in _SCALARS:
+            if item and type(item) not in _SCALARS:
                 check(item, f"{path}[{index}]", depth + 1)
     elif isinstance(value, Value):
-        for name in _open_fields(kind):
+        for name in _OPEN.get(kind) or _open_fields(kind):
             item = getattr(value, name)
-            if type(item) not in _SCALARS:
+            if item and type(item) not in _SCALARS:  # what is empty holds nothing wrong
                 check(item, f"{path}.{name}" if path else name, depth + 1)
     elif kind is bytes and path.rpartition(".")[2] == "data":
         return  # the bytes of a media part; msgspec writes base64

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from ..core.canonical import NotJSON, chain_start, check, digest, encode, normal, seal
+from ..core.canonical import NotJSON, chain_start, digest, encode, normal, seal
 from ..core.run import HOST, RunState, apply
 from ..core.settling import event_id_of
 from ..core.transcript import wants_answer
@@ -28,13 +29,14 @@ from .history import known_ids
 from .live import LiveRun
 
 ID_LIMIT = 200
+_UNFIT = re.compile("[\\x00-\\x1f\\x7f\\ud800-\\udfff]")
 
 
 def check_id(value: str, what: str) -> str:
     """An opaque id: 1–200 characters, no control characters, no surrogates (RC-1)."""
     if not 1 <= len(value) <= ID_LIMIT:
         raise InvalidSpec(f"{what} must have 1 to {ID_LIMIT} characters")
-    if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in value):
+    if _UNFIT.search(value):
         raise InvalidSpec(f"{what} must not hold control characters or surrogates")
     return value
 
@@ -60,7 +62,10 @@ class Starter:
         """Registers and drives a run, or finds the equal one: (the live run, if it is live here; reopened)."""
         fleet = self._fleet
         fleet.check_open("start a run")
-        registration = self._register(await self._checked(spec))
+        try:
+            registration = self._register(await self._checked(spec))
+        except NotJSON as error:
+            raise InvalidSpec(f"the spec is not JSON: {error}") from error
         live, reopened = await self._create(registration, expect_head)
         if live is not None and until == "started":
             await self._until_started(live)
@@ -88,10 +93,6 @@ class Starter:
             raise InvalidSpec("the deadline must be a time", "deadline")
         if spec.extensions and len(encode(spec.extensions)) > fleet.limits.max_extension_bytes:
             raise InvalidSpec(f"extensions exceed {fleet.limits.max_extension_bytes} bytes", "extensions")
-        try:
-            check(spec)
-        except NotJSON as error:
-            raise InvalidSpec(f"the spec is not JSON: {error}") from error
         if spec.options or spec.extensions:  # what the caller goes on to change is not what was registered
             spec = replace(spec, options=_copy(spec.options), extensions=_copy(spec.extensions))
         self._check_media(spec.input)
