@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple, final
 
 import msgspec
 
+from ..contracts import Provider
 from ..core.assembly import Assembly
-from ..events import Incomplete, MessageAdded, ModelAttemptEnded, ModelRequested, Outcome, ResponseStream
+from ..events import (
+    Failed,
+    Incomplete,
+    MessageAdded,
+    ModelAttemptEnded,
+    ModelRequested,
+    Outcome,
+    ResponseStream,
+)
 from ..messages import Message, StopReason
 from ..responses import ErrorInfo, ModelRequest, ProviderEvent, ResponseStarted, StreamEnd
 from .book import Stopped
+from .hooks import HookFailed
+from .payload import Payloads
 from .retry import hint_of, may_retry
 from .stream import Gate, Silence, supervise
 from .waiting import sleep
-from .work import Payload, Work
+from .work import Work
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -43,8 +54,9 @@ class Answer(NamedTuple):
 class Asking:
     """Asks until a response is accepted or nothing more may be tried. One for each turn's response."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, payloads: Payloads) -> None:
         self._work = work
+        self._payloads = payloads
         self._failures = 0
         self._blanks = 0
         limit = work.plan.send_timeout
@@ -63,7 +75,13 @@ class Asking:
             work.check_stop()
             if work.requests >= work.plan.limits.requests:
                 return Answer(StreamEnd("cancelled"), outcome=Incomplete("limit", "requests"))
-            assembly = await self._attempt()
+            provider = work.plan.providers.of(work.model)
+            try:
+                messages = await self._payloads.make(provider)
+            except HookFailed as failure:
+                return Answer(StreamEnd("cancelled"), outcome=Failed("hook", message=str(failure)))
+            work.check_stop()
+            assembly = await self._attempt(provider, messages)
             end, message = _set_right(assembly)
             if end.reason in ANSWERS and not work.scope.cancelled:
                 if not self._ask_again(end, message):
@@ -81,13 +99,12 @@ class Asking:
 
     # One attempt
 
-    async def _attempt(self) -> Assembly:
+    async def _attempt(self, provider: Provider, messages: Sequence[Message]) -> Assembly:
         work = self._work
         work.attempt += 1
         work.requests += 1
         message_id = f"{work.run_id}-{work.turn}-{work.attempt}"
-        request = self._request()
-        provider = work.plan.providers.of(work.model)
+        request = self._request(messages)
         await work.book.write(
             ModelRequested(
                 work.turn, work.attempt, message_id, provider.tag, work.model.id, self._digest(request)
@@ -99,6 +116,7 @@ class Asking:
         response = supervise(
             provider, request, scope=work.scope, clock=work.clock, silence=silence, gate=gate
         )
+        work.notes.clear()  # told once, whatever comes of the request
         async with response:
             await response.each(_teller(assembly, work.port.tell))
         if silence.first_due is not None:  # a pause has moved it
@@ -106,14 +124,14 @@ class Asking:
         work.spend(assembly.usage)
         return assembly
 
-    def _request(self) -> ModelRequest:
+    def _request(self, messages: Sequence[Message]) -> ModelRequest:
         work = self._work
         return ModelRequest(
             work.model,
-            Payload(work.context),
-            work.plan.system_prompt,
+            messages,
+            work.system_prompt,
             work.tools.specs,
-            work.settings(),
+            work.request_settings(),
             work.thread_id,
             work.attempt,
             work.scope.deadline_ms,

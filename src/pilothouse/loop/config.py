@@ -6,13 +6,14 @@ A configuration holds no state of a run and serves any number of them at once.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, final
 
 from ..errors import ConfigError
 from ..messages import Model
 from ..responses import ModelSettings
+from .hooks import PrepareNextTurn, QueuedSource, ShouldStop, TransformContext
 
 MIN_WINDOW: Final = 16_384
 """Tokens: a smaller window leaves no room for a conversation."""
@@ -67,6 +68,7 @@ class Limits:
         parallel_tools: calls that run at once; the others wait.
         length_continuations: turns in a row that an output limit cut; then the run is `Truncated`.
         pauses: turns in a row that the provider wanted to go on with.
+        follow_up_batches: batches of follow-ups that may extend one run.
     """
 
     turns: int = 100
@@ -76,6 +78,7 @@ class Limits:
     parallel_tools: int = 16
     length_continuations: int = 3
     pauses: int = 8
+    follow_up_batches: int = 50
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -113,6 +116,22 @@ def _lower_each(mine: Mapping[str, int], given: Any) -> dict[str, int]:
     return {**mine, **{tool: min(count, mine.get(tool, count)) for tool, count in given.items()}}
 
 
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tool_execution": ("parallel", "sequential"),
+    "steering_policy": ("boundary", "skip_unstarted", "stop_now"),
+    "steering_mode": ("one_at_a_time", "all"),
+    "follow_up_mode": ("one_at_a_time", "all"),
+}
+
+
+def _check_subscribable(source: AsyncIterable[object] | None) -> None:
+    """A one-shot iterator would serve the first tool phase alone: each `aiter()` must be a new subscription."""
+    if source is not None and hasattr(source, "__anext__"):
+        raise ConfigError(
+            "steering_notifications must be subscribable more than once, not a one-shot iterator: use Notifier"
+        )
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LoopConfig:
@@ -129,6 +148,19 @@ class LoopConfig:
         tool_execution: how the calls of one message run.
         tool_timeout: seconds for a tool that declares no time limit of its own; None is no limit.
         cancel_grace: seconds that a cancelled call may take to end; then it is abandoned.
+        transform_context: rewrites a copy of the messages before each request; payload only.
+        prepare_next_turn: adjusts context, model, tools, prompt and settings after each turn.
+        should_stop_after_turn: whether the run ends with this turn.
+        get_steering_messages: a host's own steering, injected at the next turn boundary.
+        get_follow_up_messages: a host's own input for when the run would stop.
+        steering_notifications: an item says that the host's steering has arrived; the first one in a tool phase asks
+            running tools to hand over.
+        has_pending_steering: the same as a question, asked every `yield_probe_interval` seconds of a tool phase.
+        max_steering_turns: steering batches that may extend one run; then the rest waits for the next one.
+        steering_policy: what steering does to calls: nothing but asking (`boundary`), keep those from starting that have
+            not (`skip_unstarted`), stop running ones too (`stop_now`).
+        steering_mode, follow_up_mode: items taken a poll.
+        hook_timeout: seconds for each hook; None is no limit.
     """
 
     model: Model | None = None
@@ -141,13 +173,32 @@ class LoopConfig:
     tool_execution: Literal["parallel", "sequential"] = "parallel"
     tool_timeout: float | None = 120.0
     cancel_grace: float = 1.5
+    transform_context: TransformContext | None = None
+    prepare_next_turn: PrepareNextTurn | None = None
+    should_stop_after_turn: ShouldStop | None = None
+    get_steering_messages: QueuedSource | None = None
+    get_follow_up_messages: QueuedSource | None = None
+    steering_notifications: AsyncIterable[object] | None = None
+    has_pending_steering: Callable[[], Awaitable[bool]] | None = None
+    max_steering_turns: int = 20
+    steering_policy: Literal["boundary", "skip_unstarted", "stop_now"] = "boundary"
+    steering_mode: Literal["one_at_a_time", "all"] = "one_at_a_time"
+    follow_up_mode: Literal["one_at_a_time", "all"] = "one_at_a_time"
+    hook_timeout: float | None = None
+    yield_probe_interval: float = 2.0
 
     def __post_init__(self) -> None:
         _check("max_empty_retries", self.max_empty_retries, self.max_empty_retries >= 0, "not negative")
-        modes = ("parallel", "sequential")
-        _check("tool_execution", self.tool_execution, self.tool_execution in modes, "parallel or sequential")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            _check(name, value, value in choices, " or ".join(choices))
+        _check("max_steering_turns", self.max_steering_turns, self.max_steering_turns >= 0, "not negative")
+        _check(
+            "yield_probe_interval", self.yield_probe_interval, self.yield_probe_interval > 0, "more than zero"
+        )
+        _check_subscribable(self.steering_notifications)
         _check("cancel_grace", self.cancel_grace, self.cancel_grace >= 0, "not negative")
-        for name in ("send_timeout", "stream_idle_timeout", "tool_timeout"):
+        for name in ("send_timeout", "stream_idle_timeout", "tool_timeout", "hook_timeout"):
             value = getattr(self, name)
             if value is not None:
                 _check(name, value, value > 0, "positive, or None for no limit")

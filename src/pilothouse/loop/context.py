@@ -31,6 +31,7 @@ class ToolContext(Generic[D]):
         idempotency_key: equal in all attempts of the call and after restarts; for the far side.
         deps: what the loop was given for its tools.
         cancelled: set before the task is cancelled; sync tools can only look at it.
+        yield_requested: the same class, only asking (LP-26).
         deadline: on the clock's `monotonic`, None without a time limit.
     """
 
@@ -57,6 +58,7 @@ class ToolContext(Generic[D]):
         self.deps = deps
         self.deadline = deadline
         self.token = Token()
+        self.yield_token = Token()
         self._now = now
         self._said = progress
 
@@ -64,6 +66,11 @@ class ToolContext(Generic[D]):
     def cancelled(self) -> CancelToken:
         """The stop of this call; may be looked at from any thread."""
         return self.token
+
+    @property
+    def yield_requested(self) -> CancelToken:
+        """Somebody has something to say: hand the work over and return, if you can. Nothing is cancelled."""
+        return self.yield_token
 
     def remaining(self) -> float | None:
         """Seconds until the time limit, None without one; never negative."""
@@ -156,6 +163,12 @@ class Progress:
 
 
 current: Final[ContextVar[ToolContext[Any] | None]] = ContextVar("pilothouse_call", default=None)
+
+
+def current_yield_token() -> CancelToken:
+    """The yield token of the call that runs here; outside a tool one that is never set."""
+    context = current.get()
+    return Token() if context is None else context.yield_token
 
 
 def current_call() -> ToolContext[Any]:

@@ -24,9 +24,9 @@ from .past import Past, past_of
 from .preflight import Ready, Refusal, check_call
 from .running import Running
 from .timers import Alarm
-from .tools import ToolSet
 from .waiting import Wakeup
 from .work import Work
+from .yielding import YieldWatch
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -36,13 +36,21 @@ SHIELD: Final = 5.0
 
 @final
 class Phase:
-    """Works through one batch."""
+    """Works through one batch.
 
-    def __init__(self, work: Work, message: Message, tools: ToolSet, bench: Bench) -> None:
+    Args:
+        work: the run.
+        message: whose calls these are.
+        bench: what tools share.
+        steered: whether steering may still come into this run; else none is watched for.
+    """
+
+    def __init__(self, work: Work, message: Message, bench: Bench, *, steered: bool) -> None:
         self._work = work
         self._calls: Sequence[ToolCall] = message.tool_calls
-        self._tools = tools
         self._bench = bench
+        self._steered = steered
+        self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
         self._ready: list[tuple[Ready, int]] = []  # in call order, with the number of the attempt
         self._running: list[Running] = []
         self._wakeup = Wakeup()
@@ -57,11 +65,14 @@ class Phase:
         """
         take_back = self._work.scope.on_cancel(self._wakeup.ring)
         try:
+            if self._steered:
+                self._watch.start()
             await self._check_all()
             while self._ready or self._running:
                 if self._work.scope.cancelled:
                     self._stop()
                 else:
+                    self._heed_steering()
                     await self._start()
                 if self._running:
                     self._alarm.look()
@@ -78,6 +89,7 @@ class Phase:
                 running.abandon()
             self._alarm.stop()
             take_back()
+            await self._watch.close()
         self._work.check_stop()
         for call in self._calls:
             self._work.add(result_message(self._work.finished[call.call_id]))
@@ -90,9 +102,9 @@ class Phase:
         for call in self._calls:
             if call.call_id in work.finished:
                 continue
-            past = await past_of(call, work, self._tools)
+            past = await past_of(call, work, work.tools)
             if past is None:
-                found = check_call(call, self._tools, work.run_id)
+                found = check_call(call, work.tools, work.run_id)
                 if isinstance(found, Refusal):
                     self._refuse(call, found)
                 else:
@@ -219,6 +231,8 @@ class Phase:
             now=work.clock.monotonic,
             progress=Progress(ready.call.call_id, work.port.tell),
         )
+        if self._watch.fired:
+            context.yield_token.set("steering")
         running = Running(ready, attempt, context, self._bench, due=due)
         self._running.append(running)
         running.enter(self._wakeup.ring)
@@ -253,6 +267,24 @@ class Phase:
         except Stopped:
             return  # results are kept, and the next look sees the stop
 
+    def _yield(self) -> None:
+        """Steering has arrived: whoever runs is asked to hand over, and the policy may want more (LP-25, LP-26)."""
+        for running in self._running:
+            running.ask_to_yield("steering")
+        self._wakeup.ring()
+
+    def _heed_steering(self) -> None:
+        policy = self._work.plan.config.steering_policy
+        if policy == "boundary" or not self._watch.fired:
+            return
+        for ready, attempt in self._ready:
+            self._finish(_steered(ready.call, attempt - 1))
+        self._ready = []
+        if policy == "stop_now":
+            grace_until = self._work.clock.monotonic() + self._work.plan.config.cancel_grace
+            for running in self._running:
+                running.ask("steering", grace_until)
+
     def _stop(self) -> None:
         """Nothing starts any more; what runs is asked to end (LP-43)."""
         scope, clock = self._work.scope, self._work.clock
@@ -275,6 +307,11 @@ class Phase:
             await self._collect()
         async with asyncio.timeout(SHIELD):
             await self._save()
+
+
+def _steered(call: ToolCall, attempt: int) -> CallFinished:
+    text = text_parts("This call was not run: the user sent a message.")
+    return CallFinished(call.call_id, "cancelled", text, True, "steering", attempt=attempt)
 
 
 def _not_run(call: ToolCall, reason: str, attempt: int) -> CallFinished:

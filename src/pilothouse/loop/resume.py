@@ -10,9 +10,11 @@ from ..core.calls import CallState, result_message
 from ..events import (
     CallFinished,
     CallStarted,
+    HistoryCompacted,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
+    Noted,
     RunEnded,
     TurnEnded,
     TurnStarted,
@@ -20,6 +22,7 @@ from ..events import (
 from ..messages import Message
 from ..responses import StreamEnd
 from .asking import Answer
+from .between import NEXT_NOTE, apply_note
 from .turn import Step
 from .work import Work
 
@@ -98,6 +101,19 @@ class Log:
         else:
             self._work.add(fact.message)
 
+    def _compacted(self, fact: HistoryCompacted) -> None:
+        kept = set(fact.kept)
+        context = [message for message in self._work.context if message.id in kept]
+        self._work.replace_context([*fact.messages, *context])
+
+    def _noted(self, fact: Noted) -> None:
+        if fact.name == "loop/poll":
+            self._work.batches[fact.data["kind"]] += 1
+        elif fact.name == "loop/pairing":
+            self._work.pairing_noted = True
+        elif fact.name == NEXT_NOTE:
+            apply_note(self._work, fact.data)
+
     def _call_started(self, fact: CallStarted) -> None:
         if fact.attempt == 1:
             self._work.calls_started[fact.tool] += 1
@@ -127,6 +143,8 @@ _READ: Final[Mapping[type, Callable[[Log, Any], None]]] = MappingProxyType(
         ModelRequested: Log._model_requested,  # noqa: SLF001
         ModelAttemptEnded: Log._attempt_ended,  # noqa: SLF001
         MessageAdded: Log._message_added,  # noqa: SLF001
+        HistoryCompacted: Log._compacted,  # noqa: SLF001
+        Noted: Log._noted,  # noqa: SLF001
         CallStarted: Log._call_started,  # noqa: SLF001
         CallFinished: Log._call_finished,  # noqa: SLF001
         RunEnded: Log._run_ended,  # noqa: SLF001

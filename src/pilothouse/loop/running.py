@@ -65,6 +65,10 @@ class Running:
 
     # Stop
 
+    def ask_to_yield(self, reason: str) -> None:
+        """Asks it to hand its work over and return; nothing is cancelled."""
+        self._context.yield_token.set(reason)
+
     def ask(self, reason: str, grace_until: float) -> None:
         """Asks it to end: the token first, then its task (TL-10). The first reason counts."""
         if self.asked is not None:

@@ -27,8 +27,11 @@ from ..events import (
 from ..messages import StopReason, ToolCall
 from .asking import Answer, Asking, is_empty
 from .bench import Bench
+from .between import Between
 from .book import Detached, Stopped
+from .payload import Payloads
 from .phase import Phase
+from .queues import Item, Kind, Queues
 from .work import Work
 
 
@@ -70,6 +73,10 @@ class Turns:
     def __init__(self, work: Work, bench: Bench) -> None:
         self._work = work
         self._bench = bench
+        self._payloads = Payloads(work)
+        self._queues = Queues(work)
+        self._between = Between(work)
+        self._input: tuple[Kind, list[Item]] | None = None  # what opens the next turn
         self._answer: Answer | None = None
         self._course = Course("settle", Completed())
         self._outcome: Outcome | None = None
@@ -100,11 +107,16 @@ class Turns:
         work.open_turn()
         self._answer = None
         work.book.note(TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None))
+        if self._input is None and work.turn == 1 and work.plan.first_poll:
+            await self._poll("steering")
+        if self._input is not None:
+            self._queues.record(*self._input)
+            self._input = None
         return Step.ASK
 
     async def _ask(self) -> Step:
         work = self._work
-        answer = self._answer = await Asking(work).answer()
+        answer = self._answer = await Asking(work, self._payloads).answer()
         if answer.message is not None:
             work.accept(answer.message, answer.end.reason)
         return Step.JUDGE
@@ -126,7 +138,8 @@ class Turns:
         answer = self._answer
         assert answer is not None
         assert answer.message is not None
-        await Phase(self._work, answer.message, self._work.tools, self._bench).run()
+        phase = Phase(self._work, answer.message, self._bench, steered=self._queues.open("steering"))
+        await phase.run()
         self._course = AFTER[answer.end.reason](self._work, answer)
         return Step.CLOSE
 
@@ -135,8 +148,23 @@ class Turns:
         return Step.NEXT
 
     async def _next(self) -> Step:
-        course = self._course
-        if course.way == "again":
+        course, answer = self._course, self._answer
+        work = self._work
+        if answer is not None and not isinstance(course.outcome, Failed):
+            ended = await self._between.hooks(answer)
+            if ended is not None:
+                return self._end(ended)
+        if course.way == "stop":
+            assert course.outcome is not None
+            return self._end(course.outcome)
+        if self._queues.has_sources:
+            await work.book.write()
+        settles = course.way == "settle"
+        polls: tuple[Kind, ...] = ("steering", "follow_up", "steering") if settles else ("steering",)
+        for kind in polls if work.turn < work.plan.limits.turns else ():
+            if await self._poll(kind):
+                return Step.OPEN
+        if not settles:
             return Step.OPEN
         assert course.outcome is not None
         return self._end(course.outcome)
@@ -169,6 +197,13 @@ class Turns:
             return
 
     # Parts of steps
+
+    async def _poll(self, kind: Kind) -> bool:
+        """Asks for queued messages; what there is opens the next turn."""
+        items = await self._queues.poll(kind)
+        if items:
+            self._input = (kind, items)
+        return bool(items)
 
     def _refuse(self, calls: Sequence[ToolCall], reason: str) -> None:
         for call in calls:

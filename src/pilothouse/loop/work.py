@@ -16,7 +16,9 @@ from ..messages import Message, StopReason, Usage
 from ..records import Start
 from ..responses import ModelSettings
 from .book import Book, Stopped
+from .hooks import Caller
 from .plan import Plan
+from .tools import ToolSet
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -33,9 +35,14 @@ class Work:
         full_budget: the next request gets the model's full output budget.
         streak: accepted responses in a row that ended for the same reason.
         finished: the results of calls of the turn.
-        tools: what the model may call in this turn.
+        tools: what the model may call in this turn; `tool_set` is what `prepare_next_turn` chose, if anything.
         calls_started: calls entered so far, by tool.
         past_calls: calls that an earlier attachment left open, as it left them.
+        batches: how many batches of queued messages were taken, by queue.
+        hooks: calls a user's code.
+        notes: what the next payload tells the model besides, once.
+        pairing_noted: the model was told of results that are gone.
+        system_prompt, settings: as `prepare_next_turn` left them.
     """
 
     def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock) -> None:
@@ -59,6 +66,13 @@ class Work:
         self.tools = plan.tools()
         self.calls_started: Counter[str] = Counter()
         self.past_calls: dict[str, CallState] = {}
+        self.batches: Counter[str] = Counter()
+        self.notes: list[str] = []
+        self.pairing_noted = False
+        self.system_prompt = plan.system_prompt
+        self.settings = plan.settings
+        self.tool_set: ToolSet | None = None
+        self.hooks = Caller(port.scope, clock, plan.config.hook_timeout)
         self._reason: StopReason | None = None
         self.call_ids = {call.call_id for message in self.context for call in message.tool_calls}
         self._chain = ""
@@ -91,7 +105,7 @@ class Work:
         self.attempt = 0
         self.turn_usage = None
         self.finished = {}
-        self.tools = self.plan.tools()
+        self.tools = self.tool_set or self.plan.tools()
 
     def accept(self, message: Message, reason: StopReason) -> None:
         """Takes a response into the context."""
@@ -100,9 +114,14 @@ class Work:
         self.full_budget = reason == "length"
         self.add(message)
 
-    def settings(self) -> ModelSettings:
+    def replace_context(self, messages: Sequence[Message]) -> None:
+        """Puts another list in the place of the context, for this and all later requests."""
+        self.context = list(messages)
+        self._chain, self._chained = "", 0
+
+    def request_settings(self) -> ModelSettings:
         """How the model is to answer this time; after a cut response with its full output budget (LP-15)."""
-        settings = self.plan.settings
+        settings = self.settings
         if self.full_budget and settings.max_output_tokens is not None:
             return msgspec.structs.replace(settings, max_output_tokens=self.model.max_output_tokens or None)
         return settings

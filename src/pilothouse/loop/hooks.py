@@ -1,0 +1,220 @@
+"""The places where a user's code takes part in the loop: what it is given, what it may return, and how it is called.
+
+A hook is sync or async; sync ones run on the event loop and must be quick. It may be let go of at any time by a stop, and
+by `hook_timeout`; what its failure means is said where it is called (agent-loop §2.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar, final
+
+from ..contracts import CancelScope, Clock
+from ..events import Effect
+from ..messages import JSON, Message, Model, Part, ToolSpec, Usage
+from ..responses import ModelSettings
+from .book import Stopped
+from .interrupt import Interrupted, Interruptible
+
+logger: Final = logging.getLogger("pilothouse.loop")
+T = TypeVar("T")
+
+
+class HookFailed(Exception):
+    """A hook raised, took too long, or returned what it may not; the text says which and never what it raised."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CallCheck:
+    """A call before it runs. `args` are the validated arguments; `effect` what it would do."""
+
+    call_id: str
+    tool: str
+    args: Mapping[str, JSON]
+    effect: Effect
+    message: Message
+    history: Sequence[Message]
+    turn: int
+    run_id: str
+    scope: CancelScope
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CallDone:
+    """A call after it ran. `duration` is seconds."""
+
+    check: CallCheck
+    result: tuple[Part, ...]
+    is_error: bool
+    duration: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Says no; the reason is for the model."""
+
+    reason: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Other arguments; they are validated again."""
+
+    args: Mapping[str, JSON]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Another result; what is left out stays as it was."""
+
+    parts: tuple[Part, ...] | None = None
+    structured: JSON = None
+    is_error: bool | None = None
+    terminate: bool | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformInfo:
+    """What a request is about to be."""
+
+    run_id: str
+    thread_id: str
+    turn: int
+    attempt: int
+    model: Model
+    scope: CancelScope
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TurnInfo:
+    """A turn that is over: its message, the results of its calls, and what the run has used so far."""
+
+    run_id: str
+    turn: int
+    message: Message
+    results: tuple[Message, ...]
+    context: Sequence[Message]
+    model: Model
+    usage: Usage | None
+    scope: CancelScope
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NextTurn:
+    """Changes for the turns to come; what is left out stays."""
+
+    messages: Sequence[Message] | None = None
+    model: Model | None = None
+    tools: Sequence[Any] | None = None
+    system_prompt: str | None = None
+    settings: ModelSettings | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PollInfo:
+    """Who asks for queued messages, and when."""
+
+    run_id: str
+    thread_id: str
+    turn: int
+    scope: CancelScope
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OverWindow:
+    """A request that is too large. `cause` is `estimate` or `provider`; sizes are tokens."""
+
+    messages: Sequence[Message]
+    estimate: int
+    window: int
+    cause: str
+    model: Model
+    tools: Sequence[ToolSpec]
+    scope: CancelScope
+
+
+Queued: TypeAlias = Sequence[Message | str]
+BeforeToolCall: TypeAlias = Callable[[CallCheck], Block | Rewrite | Awaitable[Block | Rewrite | None] | None]
+AfterToolCall: TypeAlias = Callable[[CallDone], Override | Awaitable[Override | None] | None]
+TransformContext: TypeAlias = Callable[
+    [list[Message], TransformInfo], list[Message] | Awaitable[list[Message] | None] | None
+]
+PrepareNextTurn: TypeAlias = Callable[[TurnInfo], NextTurn | Awaitable[NextTurn | None] | None]
+ShouldStop: TypeAlias = Callable[[TurnInfo], bool | str | Awaitable[bool | str | None] | None]
+QueuedSource: TypeAlias = Callable[[PollInfo], Queued | Awaitable[Queued | None] | None]
+OverWindowRelief: TypeAlias = Callable[
+    [OverWindow], Sequence[Message] | Awaitable[Sequence[Message] | None] | None
+]
+
+
+@final
+class Caller:
+    """Calls hooks of one run."""
+
+    __slots__ = ("_clock", "_scope", "_timeout")
+
+    def __init__(self, scope: CancelScope, clock: Clock, timeout: float | None) -> None:
+        self._scope = scope
+        self._clock = clock
+        self._timeout = timeout
+
+    async def call(self, name: str, hook: Callable[..., Any], *args: Any, returns: tuple[type, ...]) -> Any:
+        """What the hook returns; None where it wants no change.
+
+        Raises:
+            HookFailed: it raised, exceeded its time, or returned another type.
+            Stopped: the run was stopped; this wins over what the hook returned.
+        """
+        try:
+            value = hook(*args)
+            if inspect.isawaitable(value):
+                value = await self._awaited(value)
+        except (Stopped, HookFailed):
+            raise
+        except Interrupted:
+            raise HookFailed(f"{name} took too long") from None
+        except Exception as error:
+            logger.exception("hook %s failed", name)
+            raise HookFailed(f"{name} raised {type(error).__name__}") from error
+        if self._scope.cancelled:
+            raise Stopped
+        if value is not None and not isinstance(value, returns):
+            raise HookFailed(f"{name} returned {type(value).__name__}")
+        return value
+
+    async def _awaited(self, value: Awaitable[Any]) -> Any:
+        region = Interruptible(self._clock, limit=self._timeout)
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
+        take_back = self._scope.on_cancel(region.interrupt)
+        try:
+            return await region.run(_coroutine(value))
+        except Interrupted:
+            if self._scope.cancelled:
+                raise Stopped from None
+            raise
+        except asyncio.CancelledError:
+            if task.cancelling() > cancels:
+                raise
+            raise HookFailed("it was cancelled from inside") from None  # nobody had cancelled the run's task
+        finally:
+            take_back()
+
+
+async def _coroutine(value: Awaitable[T]) -> T:
+    return await value

@@ -1,0 +1,131 @@
+"""Input that arrives while a run goes on: steering between turns, follow-ups when it would stop (LP-22 … LP-24).
+
+A host's own sources are drained before the run's inbox. What is taken is recorded with the turn that it opens; an item
+of the inbox names its command, so that it has exactly one fate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+
+from msgspec.structs import replace
+
+from ..commands import CommandKind
+from ..events import MessageAdded, Noted
+from ..messages import MEDIA, Message, Text, user_message
+from ..records import Draft
+from .hooks import HookFailed, PollInfo
+from .work import Work
+
+Kind: TypeAlias = Literal["steering", "follow_up"]
+
+MAX_LENGTH: Final = 1_000_000
+"""Characters of one queued message of a source; a longer one is noted and skipped."""
+
+
+class Item(NamedTuple):
+    """A queued message; `command_id` where a command brought it."""
+
+    message: Message
+    command_id: str | None = None
+
+
+_COMMANDS: Final[dict[Kind, CommandKind]] = {"steering": "steer", "follow_up": "follow_up"}
+
+
+@final
+class Queues:
+    """The two queues of one run."""
+
+    def __init__(self, work: Work) -> None:
+        config = work.plan.config
+        self._work = work
+        self._sources: dict[Kind, Callable[[PollInfo], Any] | None] = {
+            "steering": config.get_steering_messages,
+            "follow_up": config.get_follow_up_messages,
+        }
+        self._modes = {"steering": config.steering_mode, "follow_up": config.follow_up_mode}
+        self._limits = {
+            "steering": config.max_steering_turns,
+            "follow_up": work.plan.limits.follow_up_batches,
+        }
+        self._left: dict[Kind, list[Message]] = {"steering": [], "follow_up": []}
+
+    def open(self, kind: Kind) -> bool:
+        """Whether that queue is still polled in this run."""
+        return self._work.batches[kind] < self._limits[kind]
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether a poll may have to wait for somebody's code."""
+        return any(source is not None for source in self._sources.values())
+
+    async def poll(self, kind: Kind) -> list[Item]:
+        """Takes the next batch; empty if nothing is queued, or if its cap is reached."""
+        if not self.open(kind):
+            return []
+        items = await self._from_source(kind)
+        one = self._modes[kind] == "one_at_a_time"
+        if one and len(items) > 1:
+            self._left[kind] = [item.message for item in items[1:]]
+            items = items[:1]
+        inbox = self._work.port.commands
+        while not (one and items) and (pending := inbox.take(_COMMANDS[kind])) is not None:
+            message = getattr(pending.command.body, "message", None)
+            if isinstance(message, Message):
+                items.append(Item(self._own_id(message, pending.command.id), pending.command.id))
+        if items:
+            self._work.batches[kind] += 1
+        return items
+
+    def record(self, kind: Kind, items: Sequence[Item]) -> None:
+        """Notes a batch with the turn that it belongs to, and puts it into the context."""
+        work = self._work
+        # A resume counts batches by this note: a source's message has no command that tells what it was.
+        work.book.note(Noted("loop/poll", {"kind": kind, "messages": [item.message.id for item in items]}))
+        for message, command_id in items:
+            work.book.note(Draft(MessageAdded(message, work.turn), causation=command_id))
+            work.add(message)
+
+    async def _from_source(self, kind: Kind) -> list[Item]:
+        left, self._left[kind] = self._left[kind], []
+        source = self._sources[kind]
+        given: Sequence[Any] = ()
+        if source is not None and not left:
+            work = self._work
+            info = PollInfo(work.run_id, work.thread_id, work.turn, work.scope)
+            try:
+                given = (
+                    await work.hooks.call(f"get_{kind}_messages", source, info, returns=(list, tuple)) or ()
+                )
+            except HookFailed as failure:  # counts as empty; never a reason to lose a call (§2.4)
+                work.book.note(Noted("loop/hook", {"hook": kind, "failure": str(failure)}))
+        known = {message.id for message in self._work.context} if given else set()
+        items = [Item(message) for message in left]
+        for number, one in enumerate(given):
+            message = self._message(one, f"{self._work.run_id}-{kind}-{self._work.turn}-{number}")
+            if message is None:
+                self._work.book.note(Noted("loop/hook", {"hook": kind, "skipped": type(one).__name__}))
+            elif message.id not in known:  # a source may offer again after a crash
+                known.add(message.id)
+                items.append(Item(message))
+        return items
+
+    def _message(self, given: object, made_id: str) -> Message | None:
+        if isinstance(given, str):
+            given = user_message(given, made_id)
+        if not isinstance(given, Message) or given.role != "user":
+            return None
+        size = sum(len(part.text) for part in given.parts if isinstance(part, Text))
+        return (
+            given
+            if size <= MAX_LENGTH and (size or any(isinstance(part, MEDIA) for part in given.parts))
+            else None
+        )
+
+    def _own_id(self, message: Message, command_id: str) -> Message:
+        """A queued message whose id the thread has already gets another: a fact of that id would be refused (RC-23)."""
+        if any(message.id == other.id for other in reversed(self._work.context[-64:])):
+            return replace(message, id=f"{message.id}-{command_id}")
+        return message
