@@ -31,7 +31,7 @@ def user(text: str, message_id: str) -> Message:
     return Message(message_id, "user", (Text(text),))
 
 
-@tool
+@tool(effect="read")
 async def work() -> str:
     """Works."""
     return "done"
