@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from .options import CALLBACKS
 
@@ -19,6 +19,25 @@ JOIN_ABOVE = 1024
 """Waiting notifications of async callbacks above which neighbouring chunks are joined."""
 
 
+class _Later(NamedTuple):
+    """What an async callback returned, to be awaited when its turn comes."""
+
+    name: str
+    callback: Callable[..., Any]
+    args: tuple[Any, ...]
+    fence: Fence | None
+    waiting: Awaitable[object]
+
+    def joins(self, fresh: _Later) -> bool:
+        """Whether two neighbours are pieces of one text for one callback."""
+        return self.name == fresh.name == "on_response_chunk" and self.callback == fresh.callback
+
+    def drop(self) -> None:
+        """It will not be awaited."""
+        if inspect.iscoroutine(self.waiting):
+            self.waiting.close()
+
+
 class Notifier:
     """One FIFO of notifications, drained by the outermost call; async callbacks run one after another in one task."""
 
@@ -27,7 +46,7 @@ class Notifier:
         self._observers: list[object] = []
         self._queue: deque[tuple[str, tuple[Any, ...], Fence | None]] = deque()
         self._draining = False
-        self._later: deque[tuple[str, Callable[..., Any], tuple[Any, ...], Fence | None]] = deque()
+        self._later: deque[_Later] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, observer: object) -> Callable[[], None]:
@@ -50,6 +69,20 @@ class Notifier:
         """Whether anybody would be told."""
         return self._option(name) is not None or bool(self._observers)
 
+    def tell_now(self, name: str, *args: Any, fence: Fence | None = None) -> None:
+        """`tell` and `drain` in one, for what is told often: nothing is queued where nothing waits."""
+        if self._draining or self._queue:
+            self._queue.append((name, args, fence))
+            self.drain()
+            return
+        self._draining = True
+        try:
+            self._deliver(name, args, fence)
+        finally:
+            self._draining = False
+        if self._queue:
+            self.drain()
+
     def tell(self, name: str, *args: Any, fence: Fence | None = None) -> None:
         """Queues a notification; it is dropped if `fence()` is False when its turn comes (AC-65)."""
         self._queue.append((name, args, fence))
@@ -68,44 +101,48 @@ class Notifier:
             self._draining = False
 
     def _deliver(self, name: str, args: tuple[Any, ...], fence: Fence | None) -> None:
-        callbacks = [self._option(name)]
-        callbacks += [getattr(observer, name, None) for observer in self._observers]
-        for callback in callbacks:
-            if callback is None or (fence is not None and not fence()):
-                continue
-            if inspect.iscoroutinefunction(callback):
-                self._put_later(name, callback, args, fence)
-                continue
-            try:
-                result = callback(*args)
-            except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
-                self._failed(error, name)
-            else:
-                if inspect.isawaitable(result):
-                    self._put_later(name, _already(result), args, fence)
+        option = self._option(name)
+        if option is not None:
+            self._call(option, name, args, fence)
+        for observer in self._observers:
+            callback = getattr(observer, name, None)
+            if callback is not None and (fence is None or fence()):
+                self._call(callback, name, args, fence)
 
-    def _put_later(
-        self, name: str, callback: Callable[..., Any], args: tuple[Any, ...], fence: Fence | None
+    def _call(
+        self, callback: Callable[..., Any], name: str, args: tuple[Any, ...], fence: Fence | None
     ) -> None:
-        later = self._later
-        if len(later) >= JOIN_ABOVE and name == "on_response_chunk" and later[-1][0] == name:
-            last = later[-1]
-            if last[1] is callback and last[3] is fence:
-                later[-1] = (name, callback, (last[2][0] + args[0], args[1]), fence)
-                return
-        later.append((name, callback, args, fence))
+        try:
+            result = callback(*args)
+        except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
+            self._failed(error, name)
+            return
+        if result is not None and inspect.isawaitable(result):
+            self._put_later(_Later(name, callback, args, fence, result))
+
+    def _put_later(self, fresh: _Later) -> None:
+        """Awaits it behind those before it; beyond a bound, neighbouring chunks of a send become one."""
+        last = self._later[-1] if len(self._later) >= JOIN_ABOVE else None
+        if last is not None and last.joins(fresh):
+            self._later.pop()
+            last.drop()
+            fresh.drop()
+            args = (last.args[0] + fresh.args[0], fresh.args[1])
+            fresh = fresh._replace(args=args, waiting=fresh.callback(*args))
+        self._later.append(fresh)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="pilothouse-callbacks")
 
     async def _run(self) -> None:
         while self._later:
-            name, callback, args, fence = self._later.popleft()
-            if fence is not None and not fence():
+            due = self._later.popleft()
+            if due.fence is not None and not due.fence():
+                due.drop()
                 continue
             try:
-                await callback(*args)
+                await due.waiting
             except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
-                self._failed(error, name)
+                self._failed(error, due.name)
 
     def _failed(self, error: Exception, name: str) -> None:
         """Logged and handed on; an error in the error callback is only logged (AC-66)."""
@@ -126,12 +163,3 @@ class Notifier:
         """Gives up async callbacks that did not end in time."""
         if self._task is not None:
             self._task.cancel()
-
-
-def _already(result: Awaitable[object]) -> Callable[..., Awaitable[object]]:
-    """A plain callback that returned an awaitable: only the waiting is left."""
-
-    async def wait(*_: object) -> object:
-        return await result
-
-    return wait

@@ -185,13 +185,14 @@ class Stage:
                 self._gates(reading.reply.id, ("read",))
             return
         self._show(reading, piece)
-        self.tell()
+        if self._host is not None:
+            self.tell()
 
     def _show(self, reading: Reading, piece: str) -> None:
         self._fresh.append(piece)
         reading.applied(piece)
         if self.notifier.wants("on_response_chunk"):
-            self.notifier.tell("on_response_chunk", piece, self.live_text, fence=reading.reply.wanted)
+            self.notifier.tell_now("on_response_chunk", piece, self.live_text, fence=reading.reply.wanted)
 
     def response_ended(self, reading: Reading) -> None:
         """A response is whole: what is buffered of it is shown (AC-55)."""

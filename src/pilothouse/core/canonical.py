@@ -70,11 +70,11 @@ def check(value: object, path: str = "", depth: int = 0) -> None:
         for key, item in value.items():  # type: ignore[attr-defined]
             if type(key) is not str:
                 raise NotJSON(path, f"key {key!r} is {type(key).__name__}, not str")
-            if item and type(item) not in _SCALARS:
+            if type(item) not in _SCALARS:
                 check(item, f"{path}.{key}" if path else key, depth + 1)
     elif kind is list or kind is tuple:
         for index, item in enumerate(value):  # type: ignore[arg-type]
-            if item and type(item) not in _SCALARS:
+            if type(item) not in _SCALARS:
                 check(item, f"{path}[{index}]", depth + 1)
     elif isinstance(value, Value):
         for name in _OPEN.get(kind) or _open_fields(kind):

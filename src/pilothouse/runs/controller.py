@@ -241,14 +241,7 @@ class RunController:
         async def changed(name: str, seq: int) -> int:
             return await fleet.journal.changed(name, seq, timeout=fleet.timing.lease)
 
-        source = Source(
-            run_id,
-            head=fleet.head,
-            read=fleet.read,
-            changed=changed,
-            live=self._live,
-            subscribe=self._subscribe,
-        )
+        source = Source(run_id, fleet.head, fleet.read, changed, self._live, self._subscribe)
         return Follower(source, after, deltas=deltas, through_unknown=through_unknown)
 
     def _live(self, run_id: str) -> LiveRun | None:

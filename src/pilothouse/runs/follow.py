@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Self
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ..errors import CursorAhead
 from ..events import ContinuityLost, Delta, Lagged, OwnershipTold, RunAbandoned, RunEnded, StartRefused
@@ -18,25 +19,15 @@ PAGE = 500
 _ENDS = (RunEnded, RunAbandoned, StartRefused)
 
 
-class Source:
+class Source(NamedTuple):
     """What a follower reads from: the journal, and the live run while it is here."""
 
-    def __init__(
-        self,
-        run_id: str,
-        *,
-        head: Callable[[str], Awaitable[RunHead]],
-        read: Callable[[str, int, int], Awaitable[list[Record]]],
-        changed: Callable[[str, int], Awaitable[int]],
-        live: Callable[[str], LiveRun | None],
-        subscribe: Callable[[LiveRun], Subscription],
-    ) -> None:
-        self.run_id = run_id
-        self.head = head
-        self.read = read
-        self.changed = changed
-        self.live = live
-        self.subscribe = subscribe
+    run_id: str
+    head: Callable[[str], Awaitable[RunHead]]
+    read: Callable[[str, int, int], Awaitable[list[Record]]]
+    changed: Callable[[str, int], Awaitable[int]]
+    live: Callable[[str], LiveRun | None]
+    subscribe: Callable[[LiveRun], Subscription]
 
 
 class Follower:
@@ -53,12 +44,15 @@ class Follower:
         self._seen = after
         self._deltas = deltas
         self._through_unknown = through_unknown
+        self._checked = False
+        self._over = False
+        self._ready: deque[Item] = deque()  # replayed from the journal, not given yet
+        self._behind = True  # the journal may hold more than was read
         self._subscription: Subscription | None = None
-        self._items: AsyncIterator[Item] | None = None
 
     @property
     def last_seq(self) -> int:
-        """The last fact that was given."""
+        """The last fact that was given or is ready to be."""
         return self._seen
 
     def __aiter__(self) -> Self:
@@ -67,16 +61,92 @@ class Follower:
 
     async def __anext__(self) -> Item:
         """The next fact or delta."""
-        if self._items is None:
-            self._items = self._follow()
-        return await anext(self._items)
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            if self._over:
+                await self.aclose()
+                raise StopAsyncIteration
+            if self._behind:
+                await self._replay()
+                continue
+            subscription = self._subscription
+            if subscription is None:
+                await self._advance()
+                continue
+            item = subscription.take_nowait()
+            if item is None:
+                if (
+                    not await subscription.wait()
+                ):  # the live run is over: what came after it is in the journal
+                    await self._unsubscribe()
+                    self._behind = True
+            elif type(item) is Delta:
+                if type(item.body) is Lagged:
+                    self._behind = True
+                if self._deltas:
+                    return item
+            elif item.seq == self._seen + 1:  # type: ignore[union-attr]
+                self._take(item)  # type: ignore[arg-type]
+                return item
+            elif item.seq > self._seen:  # type: ignore[union-attr]
+                self._behind = True
+
+    def _take(self, record: Record) -> None:
+        """Notes that a fact is given, and whether it is the last one."""
+        self._seen = record.seq
+        kind = type(record.fact)
+        if kind in _ENDS or (kind is ContinuityLost and not self._through_unknown and self._last(record)):
+            self._over = True
+
+    def _last(self, record: Record) -> bool:
+        """A loss ends a stream only if nothing is known to have followed it."""
+        live = self._source.live(self._source.run_id)
+        return live is None or live.state.seq <= record.seq
+
+    async def _replay(self) -> None:
+        """Subscribes, then reads what the journal has: the other order has a gap (RC-63)."""
+        source = self._source
+        if not self._checked:
+            head = await source.head(source.run_id)
+            if self._seen > head.head.seq:
+                raise CursorAhead(source.run_id, self._seen, head.head.seq)
+            self._checked = True
+        if self._subscription is None and (live := source.live(source.run_id)) is not None:
+            self._subscription = source.subscribe(live)
+        page = await source.read(source.run_id, self._seen, PAGE)
+        self._behind = len(page) >= PAGE
+        for record in page:
+            self._take(record)
+            self._ready.append(record)
+            if self._over:
+                return
+
+    async def _advance(self) -> None:
+        """Nothing is live here: waits for the journal to grow, or finds that it will not."""
+        source = self._source
+        head = await source.head(source.run_id)
+        if head.head.seq > self._seen or source.live(source.run_id) is not None:
+            self._behind = True
+            return
+        if not self._through_unknown and (ending := _resting_end(head)) is not None:
+            if ending:
+                self._ready.append(Delta(source.run_id, 0, self._seen, OwnershipTold(ending)))
+            self._over = True
+            return
+        await source.changed(source.run_id, self._seen)
+        self._behind = True
+
+    async def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.aclose()
+            self._subscription = None
 
     async def aclose(self) -> None:
         """Stops following. The run goes on."""
-        if self._subscription is not None:
-            await self._subscription.aclose()
-        if self._items is not None:
-            await self._items.aclose()  # type: ignore[attr-defined]
+        self._over = True
+        self._ready.clear()
+        await self._unsubscribe()
 
     async def __aenter__(self) -> Self:
         """Returns itself."""
@@ -86,74 +156,11 @@ class Follower:
         """Closes."""
         await self.aclose()
 
-    async def _follow(self) -> AsyncIterator[Item]:
-        source = self._source
-        head = await source.head(source.run_id)
-        if self._seen > head.head.seq:
-            raise CursorAhead(source.run_id, self._seen, head.head.seq)
-        while True:
-            live = source.live(source.run_id)
-            if live is not None:  # subscribe first, then replay: the other order has a gap (RC-63)
-                self._subscription = source.subscribe(live)
-            async for record in self._replay():
-                yield record
-                if self._is_end(record):
-                    return
-            if live is not None and self._subscription is not None:
-                async for item in self._live(self._subscription):
-                    yield item
-                    if type(item) is Record and self._is_end(item):
-                        return
-                continue  # the live run is over: whatever came after it is in the journal
-            head = await source.head(source.run_id)
-            if head.head.seq > self._seen or source.live(source.run_id) is not None:
-                continue
-            if not self._through_unknown and (ending := self._resting_end(head)) is not None:
-                if ending:
-                    yield Delta(source.run_id, 0, self._seen, OwnershipTold(ending))
-                return
-            await source.changed(source.run_id, self._seen)
 
-    def _resting_end(self, head: RunHead) -> str | None:
-        """Whether nothing more will come of a run that nobody drives: None, or what to tell ("" for nothing)."""
-        if head.summary.state in ("terminal", "unknown"):
-            return ""
-        if head.owner is None or head.owner_alive is False:
-            return None if head.summary.resting else "orphaned"
-        return None
-
-    async def _replay(self) -> AsyncIterator[Record]:
-        while True:
-            page = await self._source.read(self._source.run_id, self._seen, PAGE)
-            for record in page:
-                self._seen = record.seq
-                yield record
-            if len(page) < PAGE:
-                return
-
-    async def _live(self, subscription: Subscription) -> AsyncIterator[Item]:
-        async for item in subscription:
-            if type(item) is Record:
-                if item.seq > self._seen + 1:
-                    async for record in self._replay():
-                        yield record
-                if item.seq == self._seen + 1:
-                    self._seen = item.seq
-                    yield item
-            elif type(item.body) is Lagged:
-                if self._deltas:
-                    yield item
-                async for record in self._replay():
-                    yield record
-            elif self._deltas:
-                yield item
-
-    def _is_end(self, record: Record) -> bool:
-        if isinstance(record.fact, _ENDS):
-            return True
-        return isinstance(record.fact, ContinuityLost) and not self._through_unknown and self._last(record)
-
-    def _last(self, record: Record) -> bool:
-        """A loss ends a stream only if nothing is known to have followed it."""
-        live = self._source.live(self._source.run_id)
-        return live is None or live.state.seq <= record.seq
+def _resting_end(head: RunHead) -> str | None:
+    """Whether nothing more will come of a run that nobody drives: None, or what to tell ("" for nothing)."""
+    if head.summary.state in ("terminal", "unknown"):
+        return ""
+    if head.owner is None or head.owner_alive is False:
+        return None if head.summary.resting else "orphaned"
+    return None

@@ -220,13 +220,16 @@ class LiveRun:
         if record.seq == self.writer.state.seq and self.writer.state.phase in _OVER:
             self._end()
 
-    def _whole(self, fact: MessageAdded) -> None:
+    def message_whole(self, fact: MessageAdded) -> None:
+        """The message is in the transcript: its fragments are superseded."""
         self.partials.drop(fact.message.id)
 
-    def _command_answered(self, fact: CommandAnswered) -> None:
+    def command_answered(self, fact: CommandAnswered) -> None:
+        """Whoever waits for the answer is woken."""
         self._answered(fact.command_id)
 
-    def _request_closed(self, _fact: RequestClosed) -> None:
+    def request_closed(self, _fact: RequestClosed) -> None:
+        """Answers to it are returned: whoever waits for one is woken."""
         for command_id in list(self._answers):
             self._answered(command_id)
 
@@ -421,7 +424,7 @@ class LiveRun:
 
 # What the live run does itself when a fact is durable; everybody else is told by publishing.
 _ACTS: dict[type, Callable[[LiveRun, Any], None]] = {
-    MessageAdded: LiveRun._whole,
-    CommandAnswered: LiveRun._command_answered,
-    RequestClosed: LiveRun._request_closed,
+    MessageAdded: LiveRun.message_whole,
+    CommandAnswered: LiveRun.command_answered,
+    RequestClosed: LiveRun.request_closed,
 }

@@ -12,15 +12,16 @@ _NAMES = {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "argument
 
 
 class _Part:
-    __slots__ = ("call_id", "index", "kind", "length", "message_id", "pending", "saved")
+    __slots__ = ("call_id", "index", "kind", "length", "message_id", "pending", "saved", "type")
 
-    def __init__(self, message_id: str, kind: str, index: int, call_id: str | None, length: int) -> None:
-        self.message_id = message_id
+    def __init__(self, told: Told, kind: str, call_id: str | None) -> None:
+        self.message_id = told.message_id
+        self.type = type(told)
         self.kind = kind
-        self.index = index
+        self.index = told.index
         self.call_id = call_id
-        self.length = length  # characters told
-        self.saved = length  # characters saved
+        self.length = 0  # characters told
+        self.saved = 0  # characters saved
         self.pending: list[str] = []
 
 
@@ -40,8 +41,8 @@ class Partials:
         if (
             part is None
             or part.index != told.index
+            or part.type is not type(told)
             or part.message_id != told.message_id
-            or _NAMES[type(told)] != part.kind
         ):
             part = self._find(told)
         # The piece was made for this one call and nobody else holds it yet: filling it in place saves a copy a delta.
@@ -59,7 +60,7 @@ class Partials:
         part = self._parts.get(key)
         if part is None:
             call_id = told.call_id if isinstance(told, ArgumentsTold) else None
-            part = self._parts[key] = _Part(told.message_id, kind, told.index, call_id, 0)
+            part = self._parts[key] = _Part(told, kind, call_id)
         self._current = part
         return part
 

@@ -7,7 +7,7 @@ that fell out of the ring is told that it lagged and, in a `Follower`, heals fro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Self
 
 from ..events import Delta, Lagged
@@ -21,11 +21,12 @@ Observer = Callable[[Item], None]
 class Ring:
     """The last items of one run. `first` is the number of the oldest kept, `end` of the next to come."""
 
-    __slots__ = ("_bytes", "_items", "_limit", "_limit_bytes", "_waiters", "closed", "first")
+    __slots__ = ("_bytes", "_items", "_limit", "_limit_bytes", "_trim_at", "_waiters", "closed", "first")
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
         self._items: list[Item] = []
         self._limit = limit
+        self._trim_at = 2 * limit
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
@@ -43,7 +44,7 @@ class Ring:
         items.append(item)
         self._bytes += size
         # Trimmed in halves, so that the cost of an item does not depend on how many are kept.
-        if len(items) >= 2 * self._limit or self._bytes > self._limit_bytes:
+        if len(items) >= self._trim_at or self._bytes > self._limit_bytes:
             self._trim()
         if self._waiters:
             self.wake()
@@ -54,17 +55,16 @@ class Ring:
         if self._bytes > self._limit_bytes:
             drop = max(drop, len(items) // 2)
         drop = min(drop, len(items))
+        kept = len(items) - drop
+        self._bytes = self._bytes * kept // len(items)
         del items[:drop]
         self.first += drop
-        self._bytes = self._bytes * len(items) // (len(items) + drop)
 
-    def get(self, number: int) -> Item:
-        """The item with that number; it must be kept."""
-        return self._items[number - self.first]
-
-    def dropped(self, start: int) -> int:
-        """How many items from number `start` on are gone."""
-        return max(self.first - start, 0)
+    def take(self, number: int) -> Item | None:
+        """The item with that number; None if it has not come. It must not be dropped."""
+        at = number - self.first
+        items = self._items
+        return items[at] if at < len(items) else None
 
     def wake(self) -> None:
         """Wakes all who wait."""
@@ -80,16 +80,17 @@ class Ring:
 
     async def wait(self, number: int) -> bool:
         """Waits until item `number` is there; False if it never will be."""
-        while number >= self.end:
+        while number >= self.first + len(self._items):
             if self.closed:
                 return False
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
-            finally:
-                if not waiter.done() and waiter in self._waiters:
+            except asyncio.CancelledError:
+                if waiter in self._waiters:
                     self._waiters.remove(waiter)
+                raise
         return True
 
 
@@ -116,20 +117,24 @@ class Subscription:
 
     def take_nowait(self) -> Item | None:
         """The next item if it is there. Never waits."""
-        ring = self._ring
-        if lost := ring.dropped(self._cursor):
+        ring, cursor = self._ring, self._cursor
+        if cursor < ring.first:
+            lost = ring.first - cursor
             self._cursor = ring.first
             return self._lagged(lost)
-        if self._cursor >= ring.end:
-            return None
-        item = ring.get(self._cursor)
-        self._cursor += 1
-        if type(item) is Record:
-            self._last_seq = item.seq
+        item = ring.take(cursor)
+        if item is not None:
+            self._cursor = cursor + 1
+            if type(item) is Record:
+                self._last_seq = item.seq
         return item
 
+    async def wait(self) -> bool:
+        """Waits until there is an item; False if none will come any more."""
+        return not self._closed and await self._ring.wait(self._cursor)
+
     def _lagged(self, lost: int) -> Delta:
-        kept = self._ring.get(self._cursor) if self._cursor < self._ring.end else None
+        kept = self._ring.take(self._cursor)
         last = (
             kept.seq - 1
             if type(kept) is Record
@@ -151,7 +156,7 @@ class Subscription:
             item = self.take_nowait()
             if item is not None:
                 return item
-            if not await self._ring.wait(self._cursor):
+            if not await self.wait():
                 break
         await self.aclose()
         raise StopAsyncIteration
@@ -169,6 +174,3 @@ class Subscription:
     async def __aexit__(self, *exc: object) -> None:
         """Closes."""
         await self.aclose()
-
-
-ReadFacts = Callable[[int], Awaitable[list[Record]]]
