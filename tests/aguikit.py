@@ -93,8 +93,10 @@ class Tape:
         self.n += 1
         self.items.append(Delta(self.spec.run_id, self.n, self.state.seq, body))
 
-    def tell(self, message_id: str, kind: str, index: int, text: str, call_id: str = "", tool: str = "") -> None:
-        entry = self.told.setdefault((message_id, kind, index), [call_id, "", 0])
+    def tell(
+        self, message_id: str, kind: str, index: int, text: str, call_id: str = "", tool: str = ""
+    ) -> None:
+        entry = self.told.setdefault((message_id, kind, index), [call_id, "", 0, tool])
         offset, entry[1] = len(entry[1]), entry[1] + text
         if kind == "text":
             self.delta(TextTold(message_id, index, text, offset))
@@ -106,10 +108,11 @@ class Tape:
     def save(self) -> None:
         """Saves what was told and is not saved."""
         for (message_id, kind, index), entry in self.told.items():
-            call_id, told, saved = entry
-            if len(told) > saved:
-                fact = PartialSaved(message_id, kind, index, saved, told[saved:], call_id or None)
-                entry[2] = len(told)
+            call_id, told, saved, tool = entry
+            if len(told) > max(saved, 0) or (kind == "arguments" and not told and saved == 0):
+                saved = max(saved, 0)
+                fact = PartialSaved(message_id, kind, index, saved, told[saved:], call_id or None, tool)
+                entry[2] = len(told) or -1
                 self.fact(fact, lane="host")
 
     def drop(self, message_id: str) -> None:
@@ -122,14 +125,17 @@ class Tape:
                 transcript.add(record)
         return transcript.messages()
 
-    def fill(self, frames: Iterable[Frame], profile: agui.Profile = "1.0") -> list[tuple[agui.Event, Position | None]]:
+    def fill(
+        self, frames: Iterable[Frame], profile: agui.Profile = "1.0"
+    ) -> list[tuple[agui.Event, Position | None]]:
         """What the shell makes of the frames."""
         out = []
         for frame in frames:
             event = frame.event
             if isinstance(event, Snapshot):
                 until = 1 if event.scope == "front" else event.until
-                event = agui.MessagesSnapshot(snapshot(self.path(until), profile=profile))
+                path = self.path(until)
+                event = agui.MessagesSnapshot(snapshot(path, profile=profile, with_reasoning=event.reasoning))
             out.append((event, frame.position))
         return out
 
@@ -179,9 +185,9 @@ class Client:
                 parent = event.tool_call_id if event.parent_message_id is UNSET else event.parent_message_id
                 self._have(parent, "assistant")["calls"][event.tool_call_id] = [event.tool_call_name, ""]
             case agui.ToolCallArgs():
-                next(m for m in self.messages if event.tool_call_id in m["calls"])["calls"][event.tool_call_id][
-                    1
-                ] += event.delta
+                next(m for m in self.messages if event.tool_call_id in m["calls"])["calls"][
+                    event.tool_call_id
+                ][1] += event.delta
             case agui.ToolCallResult():
                 self._have(event.message_id, "tool")["content"] = event.content
             case agui.MessagesSnapshot():
@@ -197,7 +203,9 @@ class Client:
         for message in event.messages:
             calls = {}
             if isinstance(message, agui.AssistantMessage) and message.tool_calls is not UNSET:
-                calls = {call.id: [call.function.name, call.function.arguments] for call in message.tool_calls}
+                calls = {
+                    call.id: [call.function.name, call.function.arguments] for call in message.tool_calls
+                }
             role = str(message.__struct_config__.tag)
             content = "" if message.content is UNSET else message.content
             fresh[message.id] = {"id": message.id, "role": role, "content": content, "calls": calls}
@@ -261,16 +269,15 @@ class Inventor:
             if not cut:
                 wire = Usage(rng.randint(1, 9), output=rng.randint(1, 9)) if rng.random() < 0.7 else None
                 message = Message(message_id, "assistant", tuple(self._final(parts)))
-                if rng.random() < 0.1:  # the provider corrected itself
-                    message = Message(message_id, "assistant", (Text("something else altogether"),))
-                tape.fact(ModelAttemptEnded(turn, attempt, "answered", usage=wire), MessageAdded(message, turn))
+                tape.fact(
+                    ModelAttemptEnded(turn, attempt, "answered", usage=wire), MessageAdded(message, turn)
+                )
                 tape.drop(message_id)
                 return list(message.tool_calls)
             how = rng.choice(["failed", "discarded", "interrupted", "lost", "ended", "stopped", "orphaned"])
+            tape.save()  # as the writer does before an end, a loss and an attempt's end
             if how == "orphaned":
                 return None
-            if how in ("ended", "stopped", "lost") or self.saving:
-                tape.save()
             if how in ("ended", "stopped"):
                 if how == "stopped":
                     tape.fact(StopRequested("stop"), lane="host")
@@ -303,7 +310,9 @@ class Inventor:
                 text = rng.choice(["", "{}", '{"a": 1}', '{"city":"Bréhat 🌊","deep":[1,2]}'])
                 parts.append([kind, text, f"c{self.calls}", rng.choice(["tide", "buy"])])
             else:
-                parts.append([kind, "".join(rng.choice("abc \n🌊é") for _ in range(rng.randint(1, 12))), "", ""])
+                parts.append(
+                    [kind, "".join(rng.choice("abc \n🌊é") for _ in range(rng.randint(1, 12))), "", ""]
+                )
         return parts
 
     def _tell(self, message_id: str, parts: Sequence[Sequence], *, whole: bool) -> None:
@@ -361,7 +370,9 @@ class Inventor:
                 outcome, words = "refused", ""
             else:
                 tape.fact(CallStarted(call.call_id, 1, call.tool, "d"))
-                outcome, words = rng.choice([("succeeded", "3.1 m"), ("failed", "no such tide"), ("unknown", "")])
+                outcome, words = rng.choice(
+                    [("succeeded", "3.1 m"), ("failed", "no such tide"), ("unknown", "")]
+                )
             attempt = 0 if outcome == "refused" else 1
             content = (Text(words),) if words else ()
             tape.fact(CallFinished(call.call_id, outcome, content, outcome != "succeeded", attempt=attempt))

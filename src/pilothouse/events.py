@@ -220,7 +220,8 @@ class MessageAdded(Fact, tag="message_added"):
 class PartialSaved(Fact, tag="partial_saved"):
     """A fragment of a message that is still being streamed.
 
-    `offset` counts characters of the part; `index` numbers the parts of the message in order of appearance.
+    `offset` counts characters of the part; `index` numbers the parts of the message in order of appearance. `tool` is
+    what the arguments are for, as far as it was told; a call that was only named has an empty text.
     """
 
     message_id: str
@@ -229,6 +230,7 @@ class PartialSaved(Fact, tag="partial_saved"):
     offset: int
     text: str
     call_id: str | None = None
+    tool: str = ""
 
 
 class OutputAdded(Fact, tag="output_added"):

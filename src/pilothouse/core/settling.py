@@ -97,7 +97,9 @@ _IDS: Final[dict[type, Callable[[Any], str]]] = {
     ModelRequested: lambda fact: f"turn:{fact.turn}:request:{fact.attempt}",
     ModelAttemptEnded: lambda fact: f"turn:{fact.turn}:request:{fact.attempt}:end",
     MessageAdded: lambda fact: f"message:{fact.message.id}",
-    PartialSaved: lambda fact: f"partial:{fact.message_id}:{fact.part}:{fact.index}:{fact.offset}",
+    PartialSaved: lambda fact: (
+        f"partial:{fact.message_id}:{fact.part}:{fact.index}:{fact.offset if fact.text else 'named'}"
+    ),
     OutputAdded: lambda fact: f"output:{fact.output_id}",
     CallProposed: lambda fact: f"call:{fact.call_id}:proposed",
     CallStarted: lambda fact: f"call:{fact.call_id}:started:{fact.attempt}",

@@ -29,13 +29,13 @@ class Partial:
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, int], list[str]] = {}
-        self.calls: dict[int, str] = {}
+        self.calls: dict[int, tuple[str, str]] = {}
 
     def add(self, fact: PartialSaved) -> None:
         """Takes a fragment; a part's fragments come in order and without gaps."""
         self.parts.setdefault((fact.part, fact.index), []).append(fact.text)
         if fact.call_id is not None:
-            self.calls[fact.index] = fact.call_id
+            self.calls[fact.index] = (fact.call_id, fact.tool)
 
     def message(self, message_id: str) -> Message:
         """What is known of it. Its calls were never proposed: they carry `args_error`."""
@@ -47,8 +47,8 @@ class Partial:
             elif kind == "reasoning":
                 parts.append(Reasoning(text))
             else:
-                call_id = self.calls.get(index, f"{message_id}:{index}")
-                parts.append(ToolCall(call_id, "", raw_arguments=text, args_error="interrupted"))
+                call_id, tool = self.calls.get(index, (f"{message_id}:{index}", ""))
+                parts.append(ToolCall(call_id, tool, raw_arguments=text, args_error="interrupted"))
         return Message(message_id, "assistant", tuple(parts))
 
 

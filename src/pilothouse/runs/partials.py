@@ -12,16 +12,19 @@ _NAMES = {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "argument
 
 
 class _Part:
-    __slots__ = ("call_id", "index", "kind", "length", "message_id", "pending", "saved", "type")
+    __slots__ = (
+        "call_id", "index", "kind", "length", "message_id", "named", "pending", "saved", "tool", "type"
+    )  # fmt: skip
 
-    def __init__(self, told: Told, kind: str, call_id: str | None) -> None:
+    def __init__(self, told: Told, kind: str) -> None:
         self.message_id = told.message_id
         self.type = type(told)
         self.kind = kind
         self.index = told.index
-        self.call_id = call_id
+        self.call_id, self.tool = (told.call_id, told.tool) if type(told) is ArgumentsTold else (None, "")
         self.length = 0  # characters told
         self.saved = 0  # characters saved
+        self.named = False  # a call was named, and has no arguments yet: that is to be saved too
         self.pending: list[str] = []
 
 
@@ -48,6 +51,9 @@ class Partials:
         # The piece was made for this one call and nobody else holds it yet: filling it in place saves a copy a delta.
         force_setattr(told, "offset", part.length)
         text = told.text
+        if not text:
+            part.named = part.length == 0
+            return False
         part.length += len(text)
         part.pending.append(text)
         first = self.pending_chars == 0
@@ -59,8 +65,7 @@ class Partials:
         key = (told.message_id, kind, told.index)
         part = self._parts.get(key)
         if part is None:
-            call_id = told.call_id if isinstance(told, ArgumentsTold) else None
-            part = self._parts[key] = _Part(told, kind, call_id)
+            part = self._parts[key] = _Part(told, kind)
         self._current = part
         return part
 
@@ -71,11 +76,10 @@ class Partials:
         self.pending_chars = 0
         out = []
         for part in self._parts.values():
-            if part.pending:
-                text = "".join(part.pending)
-                out.append(
-                    PartialSaved(part.message_id, part.kind, part.index, part.saved, text, part.call_id)  # type: ignore[arg-type]
-                )
+            if part.pending or part.named:
+                part.named, text = False, "".join(part.pending)
+                place = (part.message_id, part.kind, part.index, part.saved)
+                out.append(PartialSaved(*place, text, part.call_id, part.tool))  # type: ignore[arg-type]
                 part.saved += len(text)
                 part.pending.clear()
         return out

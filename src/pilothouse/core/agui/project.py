@@ -24,19 +24,15 @@ from typing import Any, Final, Literal, NamedTuple
 from ...events import (
     ArgumentsTold,
     CallFinished,
-    CallHeartbeat,
-    CallProgress,
     CallProposed,
     CallStarted,
     ContinuityLost,
     ContinuityRestored,
     Delta,
-    Extension,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
     PartialSaved,
-    Progress,
     ReasoningTold,
     RunAbandoned,
     RunEnded,
@@ -44,7 +40,7 @@ from ...events import (
     TextTold,
     Unknown,
 )
-from ...messages import UNSET, Message, ToolCall, Usage, Value
+from ...messages import Message, ToolCall, Usage, Value
 from ...records import Record
 from ..calls import result_id
 from ..run import Phase, RunState, apply
@@ -52,6 +48,7 @@ from . import events as agui
 from .content import arguments_text, plain_text, result_text
 from .ends import Names, ending, pausing, token_usage
 from .events import Event
+from .notes import EPHEMERAL, call, whole
 from .position import DONE, Position
 from .streamed import Kind, Streamed
 
@@ -60,10 +57,12 @@ class Snapshot(Value):
     """Stands for a MESSAGES_SNAPSHOT.
 
     `front`: what stands in front of the run, and its input. `path`: that, and the run's messages up to fact `until`.
+    Clients keep the reasoning that they have if it holds none; `reasoning` says that it is to hold all.
     """
 
     scope: Literal["front", "path"]
     until: int
+    reasoning: bool = False
 
 
 class Frame(NamedTuple):
@@ -138,7 +137,8 @@ class Projector:
         self._spent: list[tuple[str, str, Usage]] = []
         self._told_lost = False
         self._next_n = 1
-        self._live_since = _ALWAYS
+        self._chain = 1  # of deltas without a gap
+        self._live_since = _ALWAYS  # the fact behind which it began
 
     @property
     def tag(self) -> str:
@@ -291,8 +291,8 @@ class Projector:
         started = agui.RunStarted(names.thread_id, names.run_id, agui.PROTOCOL_VERSION)
         self._own.append(started)
         if self._joined:
-            first = self._since == 1
-            self._own.append(Snapshot("front", 0) if first else Snapshot("path", self._since - 1))
+            scope: Literal["front", "path"] = "front" if self._since == 1 else "path"
+            self._own.append(Snapshot(scope, self._since - 1, reasoning=True))
 
     def _requested(self, fact: ModelRequested, record: Record) -> None:
         self._request = fact
@@ -308,12 +308,13 @@ class Projector:
         current = self._current
         if fact.end == "answered" or current is None or (request and request.message_id != current.id):
             return
-        begun = current.begun
-        self._interrupt()
-        if fact.end == "discarded":  # asked again: what the reader saw of it is no part of the conversation
-            self._left = None
-            if begun:
-                self._own.append(Snapshot("path", record.seq))
+        if fact.end != "discarded":
+            self._interrupt()
+        elif current.begun:  # asked again: what the reader saw of it is no part of the conversation
+            self._interrupt()
+            self._own.append(Snapshot("path", record.seq, reasoning=True))
+        else:
+            self._current = None
         self._release()
 
     def _partial(self, fact: PartialSaved, record: Record) -> None:
@@ -321,9 +322,9 @@ class Projector:
         if current is None or current.id != fact.message_id:
             if current is not None and current.recorded:
                 return  # of another message: it is told when it is whole
-            current = self._stream(fact.message_id, record.seq, recorded=True)
-        current.recorded, current.since = True, record.seq
-        part = current.part(fact.part, fact.index, fact.call_id or "")
+            current = self._stream(fact.message_id, 0, recorded=True)
+        current.recorded = True
+        part = current.part(fact.part, fact.index, fact.call_id or "", fact.tool)
         if part is not None and part.take(fact.offset, fact.text):
             self._advance()
 
@@ -335,13 +336,13 @@ class Projector:
             text = plain_text(message.parts)
             self._own.append(agui.ToolCallResult(message.id, message.call_id or "", text, "tool"))
         else:
-            self._tell(_whole(message))
+            self._tell(whole(message))
 
     def _answer(self, message: Message, record: Record) -> None:
         current = self._current
         if current is None or current.id != message.id:
             if current is not None and current.recorded:
-                self._held += _whole(message)
+                self._held += whole(message)
                 return
             current = self._stream(message.id, record.seq, recorded=False)
         fits = current.finish(message)
@@ -349,14 +350,14 @@ class Projector:
         self._advance(over=True)
         self._current = None
         if empty:
-            self._own += _whole(message)
+            self._own += whole(message)
         if not fits:
-            self._own.append(Snapshot("path", record.seq))
+            self._own.append(Snapshot("path", record.seq, reasoning=True))
         self._release()
 
     def _proposed(self, fact: CallProposed, _record: Record) -> None:
         proposed = ToolCall(fact.call_id, fact.tool, fact.arguments)
-        self._tell(_call(fact.call_id, fact.tool, arguments_text(proposed), None))
+        self._tell(call(fact.call_id, fact.tool, arguments_text(proposed), None))
 
     def _call_started(self, fact: CallStarted, _record: Record) -> None:
         if self._loud:
@@ -440,6 +441,7 @@ class Projector:
 
     def _delta(self, delta: Delta) -> list[Frame]:
         if delta.n != self._next_n:
+            self._chain += 1
             self._live_since = delta.after_seq if delta.n != 1 else _ALWAYS
         self._next_n = delta.n + 1
         if not self._loud or self.ended:
@@ -447,16 +449,18 @@ class Projector:
         body = delta.body
         kind = _KINDS.get(type(body))
         if kind is not None:
-            return self._told(body, kind)  # type: ignore[arg-type]
-        made = _EPHEMERAL.get(type(body))
-        return [] if made is None else [made(body)]
+            return self._told(body, kind, delta.after_seq)  # type: ignore[arg-type]
+        if (made := EPHEMERAL.get(type(body))) is None:
+            return []
+        note = made(body)
+        return [Frame(note.event, None, note.key)]
 
-    def _told(self, body: Told, kind: Kind) -> list[Frame]:
+    def _told(self, body: Told, kind: Kind, after_seq: int) -> list[Frame]:
         """A piece of a message's text."""
         current = self._current
         if current is None or current.id != body.message_id:
-            current = self._unrecorded(body)
-        if current is None or not current.learn(body.index, _call_of(body)[1], self._live_since):
+            current = self._unrecorded(body, after_seq)
+        if current is None or (current.chain != self._chain and not self._complete(current, body)):
             return []
         part = current.part(kind, body.index, *_call_of(body))
         if part is None or not part.take(body.offset, body.text):
@@ -465,71 +469,32 @@ class Projector:
         frames, self._frames = self._frames, []
         return frames
 
-    def _unrecorded(self, body: Told) -> Streamed | None:
-        """A message that the journal does not know yet: it is taken from its first piece on."""
+    def _complete(self, current: Streamed, body: Told) -> bool:
+        """Whether no piece before this one is missing: from here on all are taken until a delta is."""
+        if current.since <= self._live_since and not current.goes_on(body.index, body.offset):
+            return False
+        current.chain = self._chain
+        return True
+
+    def _unrecorded(self, body: Told, after_seq: int) -> Streamed | None:
+        """A message that the journal does not know yet: it is taken from its first piece on.
+
+        A piece that was told before a fact that is folded already may be of a message that has ended.
+        """
         current = self._current
-        if current is not None and current.recorded:
+        if (current is not None and current.recorded) or after_seq < self.seq:
             return None
         first = body.index == 0 and body.offset == 0
         if not first and self._live_since != _ALWAYS:
             return None
-        return self._stream(body.message_id, self._live_since + 1, recorded=False)
+        made = self._stream(body.message_id, 0, recorded=False)
+        made.chain = self._chain
+        return made
 
 
 def _call_of(body: Told) -> tuple[str, str]:
     return (body.call_id, body.tool) if isinstance(body, ArgumentsTold) else ("", "")
 
-
-def _whole(message: Message) -> Iterator[Event]:
-    """A message at once."""
-    assert message.role != "tool"
-    yield agui.TextMessageStart(message.id, message.role)
-    if text := plain_text(message.parts):
-        yield agui.TextMessageContent(message.id, text)
-    yield agui.TextMessageEnd(message.id)
-    for call in message.tool_calls:
-        yield from _call(call.call_id, call.tool, arguments_text(call), message.id)
-
-
-def _call(call_id: str, tool: str, arguments: str, parent: str | None) -> Iterator[Event]:
-    yield agui.ToolCallStart(call_id, tool, UNSET if parent is None else parent)
-    if arguments:
-        yield agui.ToolCallArgs(call_id, arguments)
-    yield agui.ToolCallEnd(call_id)
-
-
-def _progress(body: CallProgress) -> Frame:
-    said: dict[str, Any] = {"id": body.call_id, "phase": "progress", "text": body.text}
-    if body.fraction is not None:
-        said["fraction"] = body.fraction
-    return Frame(agui.Custom("pilothouse.tool", said), None, body.call_id)
-
-
-def _heartbeat(body: CallHeartbeat) -> Frame:
-    said = {"id": body.call_id, "phase": "running", "elapsed_ms": body.elapsed_ms}
-    return Frame(agui.Custom("pilothouse.tool", said), None, body.call_id)
-
-
-def _run_progress(body: Progress) -> Frame:
-    said: dict[str, Any] = {"text": body.text}
-    if body.fraction is not None:
-        said["fraction"] = body.fraction
-    return Frame(agui.Custom("pilothouse.progress", said), None, "")
-
-
-def _extension(body: Extension) -> Frame:
-    return Frame(agui.Custom(body.name, body.data), None)
-
-
-_EPHEMERAL: Final[Mapping[type, Callable[[Any], Frame]]] = MappingProxyType(
-    {
-        CallProgress: _progress,
-        CallHeartbeat: _heartbeat,
-        Progress: _run_progress,
-        Extension: _extension,
-    }
-)
-"""Deltas that are shown and forgotten; the others carry text or concern the connection alone."""
 
 _ROWS: Final[Mapping[type, Callable[[Projector, Any, Record], None]]] = MappingProxyType(
     {

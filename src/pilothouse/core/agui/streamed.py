@@ -107,17 +107,19 @@ class Streamed:
     """A message, part by part.
 
     Attributes:
-        since: the fact behind which its text was told: whoever follows the run live since before it misses no piece.
+        since: the fact behind which its text is told; 0 if no fact says so.
         recorded: the journal knows that it is being made.
+        chain: names the unbroken sequence of deltas in which none of its pieces is missing.
         at: number of the part that is being sent.
     """
 
-    __slots__ = ("_by_index", "_from", "at", "id", "parts", "recorded", "since")
+    __slots__ = ("_by_index", "_from", "at", "chain", "id", "parts", "recorded", "since")
 
     def __init__(self, message_id: str, since: int) -> None:
         self.id = message_id
         self.since = since
         self.recorded = False
+        self.chain = 0
         self.parts: list[Part] = []
         self.at = 0
         self._by_index: dict[int, Part] = {}
@@ -125,16 +127,16 @@ class Streamed:
 
     # What is known
 
-    def learn(self, index: int, tool: str, live_since: int) -> bool:
-        """Whether a live piece can be taken: none was missed since the last fact that holds what was told before it.
+    def goes_on(self, index: int, offset: int) -> bool:
+        """Whether a piece goes on right behind all that is known.
 
-        What a call is named is taken in any case: no fragment says it.
+        Then nothing that was told before it is missing: fragments hold all text that was told before them, and parts
+        begin one after the other.
         """
-        if self.since > live_since:
-            return True
-        if tool and (part := self._by_index.get(index)) is not None and not part.tool:
-            part.tool = tool
-        return False
+        if not self.parts:
+            return False
+        last = self.parts[-1]
+        return last.index == index and last.known == offset > 0
 
     def part(self, kind: Kind, index: int, call_id: str = "", tool: str = "") -> Part | None:
         """The part with that index; made if it is the next one, None if it does not fit what is known."""
@@ -209,8 +211,8 @@ class Streamed:
         shape, number = _SHAPES[part.kind], self.at
         fresh = part.known > part.sent and not part.closed
         if part.opened != DONE:
-            if not part.tool and part.kind == "arguments":
-                return whole  # nobody knows what is called: it was never announced, and will not be
+            if part.kind == "arguments" and not (part.tool and (fresh or part.whole)):
+                return whole  # interrupted before anything of it was known: it is not announced
             # A part opens together with its first piece, so no fact can fall between them.
             if not (fresh or whole):
                 return False
@@ -279,9 +281,9 @@ def _extends(part: Part, final: object, text: str, *, closed: bool) -> bool:
             return False
     elif part.kind != ("text" if isinstance(final, Text) else "reasoning"):
         return False
-    if closed and part.sent:
-        return len(text) == part.sent and text == part.text[: part.sent]
-    return len(text) >= part.sent and text.startswith(part.text)
+    if not text.startswith(part.text):
+        return False
+    return len(text) == part.sent if closed and part.sent else len(text) >= part.sent
 
 
 __all__ = ["Kind", "Part", "Streamed"]
