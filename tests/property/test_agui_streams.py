@@ -14,6 +14,8 @@ from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.position import read
 from pilothouse.core.agui.project import Projector, StartOver
 from pilothouse.core.agui.verify import Phase, Verifier
+from pilothouse.core.agui.wire import frame
+from pilothouse.core.sse import SSEReader
 from pilothouse.events import Delta
 from pilothouse.records import Record
 
@@ -130,3 +132,54 @@ def test_a_cursor_ahead_of_the_run_starts_over() -> None:
     tape = invent(1)
     with pytest.raises(StartOver):
         stream(tape, cursor=read("99999~00000000")[0])
+
+
+def wire(tape: Tape, items, batch: random.Random | None, shared: dict | None = None) -> list[bytes]:
+    """Frames as the pump writes them: flowing text the short way, what is there at once as one piece."""
+    projector = Projector(NAMES)
+    tag = tape.records[0].chain[:8]
+    out: list[bytes] = []
+    for item in items:
+        flow = projector.flow
+        if type(item) is Delta and flow is not None and flow.take(item):
+            if batch is None or batch.random() < 0.5:
+                out.append(flow.write(shared))
+            continue
+        if flow is not None:
+            out.append(flow.write(shared))
+        out += [frame(event, place, tag) for event, place in tape.fill(projector.feed(item))]
+    if projector.flow is not None:
+        out.append(projector.flow.write(shared))
+    return [data for data in out if data]
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_flowing_text_is_written_the_same_the_short_way(seed: int) -> None:
+    """The bytes are those of the long way, also where another reader wrote them first."""
+    tape = invent(seed)
+    tag = tape.records[0].chain[:8]
+    long: list[bytes] = []
+    projector = Projector(NAMES)
+    for item in tape.items:
+        long += [frame(event, place, tag) for event, place in tape.fill(projector.feed(item))]
+    shared: dict = {}
+    assert wire(tape, tape.items, None) == long
+    assert wire(tape, tape.items, None, shared) == long
+    assert wire(tape, tape.items, None, shared) == long
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds, seeds)
+def test_neighbouring_pieces_of_one_part_are_merged(seed: int, moment: int) -> None:
+    """SV-43: after a slow write what is there is taken as one; nothing is lost, ids rise."""
+    tape = invent(seed)
+
+    def read_all(frames: list[bytes]) -> tuple[list[agui.Event], list]:
+        found = SSEReader().feed(b"".join(frames))
+        return [agui.decode(one.data) for one in found], [read(one.id)[0] for one in found if one.id]
+
+    events, places = read_all(wire(tape, tape.items, random.Random(moment)))
+    whole, _ = read_all(wire(tape, tape.items, None))
+    assert Client().take(events).shown() == Client().take(whole).shown()
+    assert all(before <= after for before, after in itertools.pairwise(places))

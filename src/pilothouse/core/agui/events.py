@@ -520,9 +520,23 @@ def encode(event: Wire) -> bytes:
         data = _encode(event)
     except UnicodeEncodeError:
         data = _encode(scrub(msgspec.to_builtins(event)))
-    if b"\xe2\x80" in data or b"\xc2\x85" in data:
-        for found, escaped in _SEPARATORS:
-            data = data.replace(found, escaped)
+    return _escaped(data) if b"\xe2\x80" in data or b"\xc2\x85" in data else data
+
+
+def encode_text(text: str) -> bytes:
+    """A JSON text by the same rules."""
+    try:
+        data = _encode(text)
+    except UnicodeEncodeError:
+        data = _encode(scrub(text))
+    if text.isascii():
+        return data
+    return _escaped(data) if b"\xe2\x80" in data or b"\xc2\x85" in data else data
+
+
+def _escaped(data: bytes) -> bytes:
+    for found, escaped in _SEPARATORS:
+        data = data.replace(found, escaped)
     return data
 
 
@@ -552,4 +566,5 @@ __all__ = [
     "Profile",
     "decode",
     "encode",
+    "encode_text",
 ]

@@ -51,6 +51,7 @@ from .events import Event
 from .notes import EPHEMERAL, call, whole
 from .position import DONE, Position
 from .streamed import Kind, Streamed
+from .wire import Flow
 
 
 class Snapshot(Value):
@@ -139,6 +140,7 @@ class Projector:
         self._next_n = 1
         self._chain = 1  # of deltas without a gap
         self._live_since = _ALWAYS  # the fact behind which it began
+        self._flow: Flow | None = None
 
     @property
     def tag(self) -> str:
@@ -156,6 +158,9 @@ class Projector:
         Raises:
             StartOver: the reader's cursor cannot be gone on from.
         """
+        if self._flow is not None:
+            self._next_n = self._flow.next_n
+            self._flow = None
         if type(item) is Delta:
             return self._delta(item)
         assert isinstance(item, Record)
@@ -467,7 +472,17 @@ class Projector:
             return []
         self._advance()
         frames, self._frames = self._frames, []
+        if (flowing := current.flowing()) is not None:
+            part, content = flowing
+            self._flow = Flow(
+                part, current.id, current.at, seq=self.seq, tag=self.tag, content=content, next_n=self._next_n
+            )
         return frames
+
+    @property
+    def flow(self) -> Flow | None:
+        """The short way for the next deltas, if there is one: see `Flow`. It is over when anything is fed."""
+        return self._flow
 
     def _complete(self, current: Streamed, body: Told) -> bool:
         """Whether no piece before this one is missing: from here on all are taken until a delta is."""

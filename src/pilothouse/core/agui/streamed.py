@@ -235,6 +235,15 @@ class Streamed:
             part.closed = DONE
         return True
 
+    def flowing(self) -> tuple[Part, Event] | None:
+        """The part whose text goes on, with a content event without text, if all that is known of it was sent."""
+        if self.at >= len(self.parts):
+            return None
+        part = self.parts[self.at]
+        if part.opened != DONE or part.closed or part.known != part.sent or self.at + 1 != len(self.parts):
+            return None
+        return part, _SHAPES[part.kind].content(part, "")
+
     def finish(self, message: Message) -> bool:
         """Takes the final message; False if it is not an extension of what was sent."""
         fits = True
