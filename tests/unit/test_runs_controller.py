@@ -8,9 +8,11 @@ from pilothouse.commands import Cancel, Command
 from pilothouse.contracts import RunPort
 from pilothouse.errors import CommandConflict, InvalidSpec, OutcomeError, RunConflict, StartRefused
 from pilothouse.events import (
+    ArgumentsTold,
     Cancelled,
     Completed,
     Delta,
+    Failed,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
@@ -216,3 +218,56 @@ async def test_a_stream_replays_then_goes_live_without_a_gap() -> None:
         assert [(body.offset, body.text) for body in told] == list(enumerate("hello"))
         later = [item.seq async for item in run.stream(after=3)]
         assert later == seqs[3:]
+
+
+async def test_a_loss_that_was_mended_does_not_end_a_replay() -> None:
+    """RC-64: a stream ends at a loss only if nothing followed it."""
+
+    async def once(start: Start, port: RunPort) -> None:
+        if port.state.seq < 4:
+            await port.record(TurnStarted(1))
+            raise RuntimeError("boom")
+        await port.record(TurnEnded(1), RunEnded(Completed()))
+
+    async with RunController(Scripted(once)) as runs:
+        run = await runs.start(spec())
+        assert [item.fact.kind async for item in run.stream()][-1] == "continuity_lost"
+        await run.recover()
+        await run.wait()
+        kinds = [item.fact.kind async for item in run.stream()]
+        assert "continuity_restored" in kinds
+        assert kinds[-1] == "run_ended"
+
+
+async def test_what_is_there_is_taken_at_once() -> None:
+    """SV-43: deltas that wait are taken without waiting; a fact in front of them is not passed by."""
+    async with RunController(Scripted(answer)) as runs:
+        run = await runs.start(spec(), until="accepted")
+        async with run.stream() as follower:
+            kinds: list[str] = []
+            async for item in follower:
+                kinds.append(item.fact.kind if type(item) is Record else "delta")
+                while follower.delta_nowait() is not None:
+                    kinds.append("taken")
+        assert kinds.count("delta") + kinds.count("taken") == len("hello")
+        assert kinds[-1] == "run_ended"
+
+
+async def test_a_call_that_was_only_named_is_saved_once() -> None:
+    """RC-19: its name is kept although there is no text of it, and its text later has its own fragment."""
+
+    async def work(start: Start, port: RunPort) -> None:
+        await port.record(TurnStarted(1))
+        await port.record(ModelRequested(1, 1, "m"))
+        port.tell(TextTold("m", 0, "see "))
+        port.tell(ArgumentsTold("m", 1, "c1", "", 0, "tide"))
+        port.tell(ArgumentsTold("m", 2, "c2", "{", 0, "wind"))
+        await port.record(ModelAttemptEnded(1, 1, "failed"), RunEnded(Failed("bug")))
+
+    async with RunController(Scripted(work)) as runs:
+        run = await runs.start(spec())
+        await run.wait()
+        saved = [record.fact for record in await run.events() if record.fact.kind == "partial_saved"]
+        assert [(fact.text, fact.tool) for fact in saved] == [("see ", ""), ("", "tide"), ("{", "wind")]
+        partial = (await run.history())[-1].message
+        assert [(call.call_id, call.tool) for call in partial.tool_calls] == [("c1", "tide"), ("c2", "wind")]

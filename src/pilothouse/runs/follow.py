@@ -87,20 +87,29 @@ class Follower:
                 if self._deltas:
                     return item
             elif item.seq == self._seen + 1:  # type: ignore[union-attr]
-                self._take(item)  # type: ignore[arg-type]
+                self._take(item, last=self._last(item))  # type: ignore[arg-type]
                 return item
             elif item.seq > self._seen:  # type: ignore[union-attr]
                 self._behind = True
 
-    def _take(self, record: Record) -> None:
-        """Notes that a fact is given, and whether it is the last one."""
+    def delta_nowait(self) -> Delta | None:
+        """The next delta if one is there already and no fact stands before it. Never waits.
+
+        For readers that take what is there in one go; whatever else there is comes by iteration.
+        """
+        if self._ready or self._behind or self._over or not self._deltas or self._subscription is None:
+            return None
+        return self._subscription.delta_nowait()
+
+    def _take(self, record: Record, *, last: bool) -> None:
+        """Notes that a fact is given, and whether the stream is over: a loss ends it only if nothing followed."""
         self._seen = record.seq
         kind = type(record.fact)
-        if kind in _ENDS or (kind is ContinuityLost and not self._through_unknown and self._last(record)):
+        if kind in _ENDS or (kind is ContinuityLost and last and not self._through_unknown):
             self._over = True
 
     def _last(self, record: Record) -> bool:
-        """A loss ends a stream only if nothing is known to have followed it."""
+        """Whether a loss is all that is known of the run."""
         live = self._source.live(self._source.run_id)
         return live is None or live.state.seq <= record.seq
 
@@ -117,7 +126,7 @@ class Follower:
         page = await source.read(source.run_id, self._seen, PAGE)
         self._behind = len(page) >= PAGE
         for record in page:
-            self._take(record)
+            self._take(record, last=record is page[-1] and not self._behind and self._last(record))
             self._ready.append(record)
             if self._over:
                 return

@@ -21,7 +21,10 @@ class _Part:
         self.type = type(told)
         self.kind = kind
         self.index = told.index
-        self.call_id, self.tool = (told.call_id, told.tool) if type(told) is ArgumentsTold else (None, "")
+        self.call_id: str | None = None
+        self.tool = ""
+        if isinstance(told, ArgumentsTold):
+            self.call_id, self.tool = told.call_id, told.tool
         self.length = 0  # characters told
         self.saved = 0  # characters saved
         self.named = False  # a call was named, and has no arguments yet: that is to be saved too

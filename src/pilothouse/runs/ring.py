@@ -129,6 +129,14 @@ class Subscription:
                 self._last_seq = item.seq
         return item
 
+    def delta_nowait(self) -> Delta | None:
+        """The next item if it is there and a delta. Never waits."""
+        item = self._ring.take(self._cursor) if self._cursor >= self._ring.first else None
+        if type(item) is not Delta:
+            return None
+        self._cursor += 1
+        return item
+
     async def wait(self) -> bool:
         """Waits until there is an item; False if none will come any more."""
         return not self._closed and await self._ring.wait(self._cursor)
