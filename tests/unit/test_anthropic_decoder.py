@@ -76,7 +76,7 @@ def replayed(raw: bytes) -> list:
 @pytest.mark.parametrize("case", wire_cases("anthropic"), ids=lambda case: case.id)
 def test_handed_bodies_give_the_same_whatever_the_reads(case: WireCase) -> None:
     """Own chunks, one read, 1-byte reads and 50 random splits give what the fixture wants."""
-    print(f"seed {SEED}")  # noqa: T201
+    print(f"seed {SEED}")
     for how, chunks in deliveries(case, splits=50, seed=SEED):
         got = decode("anthropic", chunks, **case.options)
         try:

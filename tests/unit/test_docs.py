@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pilothouse.core import lifecycle, rules
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "```python" in page.read_text("utf-8"))
 
@@ -26,3 +28,12 @@ async def test_the_python_blocks_of_a_page_run_in_one_program(page: Path) -> Non
         result = eval(code, names)
         if inspect.isawaitable(result):
             await result
+
+
+@pytest.mark.parametrize("name", ["lifecycle", "runs"])
+def test_the_diagrams_are_those_of_the_tables(name: str) -> None:
+    """A picture in the docs is drawn from the code's table, so it cannot tell another story."""
+    page = (DOCS / "design" / f"{name}.md").read_text("utf-8")
+    drawn = re.search(rf"<!-- generated: {name} -->\n```mermaid\n(.*?)```", page, re.DOTALL)
+    assert drawn is not None
+    assert drawn[1] == {"lifecycle": lifecycle.diagram, "runs": rules.diagram}[name]()

@@ -374,3 +374,18 @@ CONDITIONS: Final[dict[type, Callable[[RunState, Any, str | None], _Problem]]] =
     RunEnded: _run_ended,
     ContinuityRestored: _continuity_restored,
 }
+
+
+def diagram() -> str:
+    """The tables as a Mermaid state diagram; the docs hold it and a test compares."""
+    moves: dict[tuple[Phase, str], list[str]] = {}
+    rows = [(kind.__struct_config__.tag, row) for kind, row in TABLE.items()]  # type: ignore[attr-defined]
+    rows += [(f"run_ended {kind.__struct_config__.tag}", row) for kind, row in ENDINGS.items()]  # type: ignore[attr-defined]
+    for name, row in rows:
+        for phase, cell in row.items():
+            to = cell.rstrip("?")
+            if to in set(Phase) - {phase} or to == "before":
+                moves.setdefault((phase, "running" if to == "before" else to), []).append(str(name))
+    lines = ["stateDiagram-v2", "    [*] --> accepted: run_accepted"]
+    lines += [f"    {phase.value} --> {to}: {', '.join(names)}" for (phase, to), names in moves.items()]
+    return "\n".join([*lines, "    terminal --> [*]"]) + "\n"

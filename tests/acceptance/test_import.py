@@ -1,0 +1,58 @@
+"""Importing Pilothouse costs next to nothing, and its first turn only what it needs (performance.md)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "pydantic",
+    "httpx",
+    "httpx2",
+    "starlette",
+    "uvicorn",
+    "typer",
+    "rich",
+    "apsw",
+    "openai",
+    "anthropic",
+    "xllamacpp",
+}
+
+
+def modules_after(code: str) -> set[str]:
+    found = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.split(".")[0] for name in json.loads(found.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pilothouse",
+        "from pilothouse import AgentController, RunController, LoopConfig, MemoryJournal, Message",
+        "import asyncio\nfrom pilothouse import AgentController\nasync def m(x):\n    yield 'ok'\n"
+        "async def main():\n    await (await AgentController(m).send('hi')).result()\nasyncio.run(main())",
+    ],
+    ids=["package", "names", "first turn"],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    """No HTTP client, pydantic, server, command line or SDK before it is needed."""
+    assert modules_after(code) & HEAVY == set()
+
+
+def test_every_public_name_exists_and_is_listed_once() -> None:
+    """The lazy table and what it promises to type checkers agree."""
+    import pilothouse
+
+    names = pilothouse.__all__
+    assert len(names) == len(set(names))
+    assert all(getattr(pilothouse, name) is not None for name in names)
+    assert set(names) <= set(dir(pilothouse))
