@@ -72,11 +72,8 @@ def _inline(value: JSON, root: Mapping[str, JSON], tool: str, path: tuple[str, .
         target = _inline(_target(root, reference, tool), root, tool, (*path, reference))
         beside = {key: _inline(item, root, tool, path) for key, item in value.items() if key != "$ref"}
         return {**target, **beside} if isinstance(target, Mapping) else target
-    return {
-        key: _inline(item, root, tool, path)
-        for key, item in value.items()
-        if key not in ("$defs", "definitions")
-    }
+    dropped = ("$defs", "definitions") if value is root else ()
+    return {key: _inline(item, root, tool, path) for key, item in value.items() if key not in dropped}
 
 
 def _target(root: Mapping[str, JSON], reference: str, tool: str) -> JSON:
