@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pilothouse.testing.fuzz import one_byte_reads, random_split
 
 FIXTURES = Path(__file__).parent / "fixtures"
 INDEX = {entry["id"]: entry for entry in json.loads((FIXTURES / "index.json").read_text("utf-8"))["fixtures"]}
@@ -77,17 +78,6 @@ def wire_cases(*dialects: str) -> list[WireCase]:
             )
         )
     return cases
-
-
-def one_byte_reads(body: bytes) -> list[bytes]:
-    return [body[at : at + 1] for at in range(len(body))]
-
-
-def random_split(body: bytes, seed: int) -> list[bytes]:
-    """The body in pieces of random size; the same seed gives the same pieces."""
-    rng = random.Random(seed)
-    cuts = sorted(rng.choices(range(len(body) + 1), k=rng.randint(1, 40)))
-    return [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
 
 
 def deliveries(case: WireCase, *, splits: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:

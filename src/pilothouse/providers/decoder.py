@@ -132,6 +132,9 @@ class Decoder(ABC, Generic[M]):
         if self.ended:
             return
         data = frame.data
+        if frame.event == "error":
+            self._on_odd_frame(frame, out, whole=whole)
+            return
         try:
             message = self._decode(data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -140,13 +143,10 @@ class Decoder(ABC, Generic[M]):
         self._framed = True
         if b"\\u0000" in data and self._mender is None:
             self._mender = SurrogateMender()
-        if frame.event == "error":
-            self._on_value(msgspec.json.decode(data), frame.event, out)
-        else:
-            self._on_message(message, frame.event, out)  # type: ignore[arg-type]
+        self._on_message(message, frame.event, out)  # type: ignore[arg-type]
 
     def _on_odd_frame(self, frame: Frame, out: list[ProviderEvent], *, whole: bool) -> None:
-        """A frame that the fast decoder refuses."""
+        """A frame that the fast decoder refuses, or an error event, whose data may be anything."""
         data = frame.data.strip()
         if not data:
             return

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .journals import DurableJournalConformance as DurableJournalConformance
     from .journals import JournalConformance as JournalConformance
     from .meter import Meter as Meter
+    from .providers import ProviderConformance as ProviderConformance
+    from .providers import Recording as Recording
     from .replay import Received as Received
     from .replay import Replay as Replay
     from .replay import ReplayServer as ReplayServer
@@ -24,7 +26,9 @@ _HOMES = {
     "JournalConformance": "journals",
     "LoopRig": "rig",
     "Meter": "meter",
+    "ProviderConformance": "providers",
     "Received": "replay",
+    "Recording": "providers",
     "Replay": "replay",
     "ReplayServer": "replay",
     "SampleRun": "sample_runs",
