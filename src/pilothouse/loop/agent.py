@@ -177,6 +177,7 @@ class AgentLoop:
         spec = RunSpec(run_id, run_id, given)
         start = Start(spec, tuple(history), "", "memory", "", 1, "")
         port = MemoryPort(start, self._clock)
+        port.attended = False
         try:
             await self.run(start, port)
         except StartRefused as refusal:

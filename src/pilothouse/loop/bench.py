@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, final
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
 
+from .approval import Rule
 from .threads import Threads
 from .waiting import Wakeup
+
+MAX_THREADS: Final = 1_000
+"""Threads whose remembered approvals are kept."""
 
 
 @final
@@ -53,6 +58,18 @@ class Bench:
         self.resources = Resources()
         self.abandoned: set[asyncio.Future[Any]] = set()
         self._threads: Threads | None = None
+        self._rules: OrderedDict[str, list[Rule]] = OrderedDict()
+
+    def rules(self, thread_id: str) -> Sequence[Rule]:
+        """What people have allowed for a whole thread. Memory of this process: after a restart they are asked again."""
+        return self._rules.get(thread_id, ())
+
+    def remember(self, thread_id: str, rule: Rule) -> None:
+        """Remembers an allow for the thread; the threads used last are kept."""
+        self._rules.setdefault(thread_id, []).append(rule)
+        self._rules.move_to_end(thread_id)
+        while len(self._rules) > MAX_THREADS:
+            self._rules.popitem(last=False)
 
     @property
     def threads(self) -> Threads:

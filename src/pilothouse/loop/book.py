@@ -11,7 +11,6 @@ from typing import Final, TypeAlias, final
 from ..contracts import RunPort
 from ..errors import RecordRefused
 from ..events import (
-    AnyFact,
     CallFinished,
     CallObserved,
     Fact,
@@ -23,7 +22,7 @@ from ..events import (
 )
 from ..records import Draft
 
-Entry: TypeAlias = AnyFact | Draft
+Entry: TypeAlias = Fact | Draft
 
 _RESULTS: Final = (ModelAttemptEnded, MessageAdded, OutputAdded, TurnEnded, CallObserved, CallFinished, Noted)
 """What a stopping run still takes: ends and results, nothing that starts something."""
@@ -67,6 +66,8 @@ class Book:
         except RecordRefused as refusal:
             if refusal.code in ("stopping", "closing"):
                 self._waiting = [entry for entry in batch if _survives(entry, refusal.code)]
+                # The stop is durable, its scope fires in the same breath: from here on everybody sees it.
+                await self._port.scope.wait()
                 raise Stopped from None
             if refusal.code in ("unknown", "ended", "fenced"):
                 raise Detached from None

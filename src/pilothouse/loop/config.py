@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, final
 from ..errors import ConfigError
 from ..messages import Model
 from ..responses import ModelSettings
-from .hooks import PrepareNextTurn, QueuedSource, ShouldStop, TransformContext
+from .approval import ApprovalPolicy
+from .hooks import AfterToolCall, BeforeToolCall, PrepareNextTurn, QueuedSource, ShouldStop, TransformContext
 
 MIN_WINDOW: Final = 16_384
 """Tokens: a smaller window leaves no room for a conversation."""
@@ -118,6 +119,7 @@ def _lower_each(mine: Mapping[str, int], given: Any) -> dict[str, int]:
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "tool_execution": ("parallel", "sequential"),
+    "batch_policy": ("preflight_all", "after_approvals", "as_ready"),
     "steering_policy": ("boundary", "skip_unstarted", "stop_now"),
     "steering_mode": ("one_at_a_time", "all"),
     "follow_up_mode": ("one_at_a_time", "all"),
@@ -148,6 +150,11 @@ class LoopConfig:
         tool_execution: how the calls of one message run.
         tool_timeout: seconds for a tool that declares no time limit of its own; None is no limit.
         cancel_grace: seconds that a cancelled call may take to end; then it is abandoned.
+        batch_policy: when a call of a batch may start: once all are checked (`preflight_all`), once all approvals are
+            answered too (`after_approvals`), or as soon as it is checked itself (`as_ready`).
+        approval: which calls a person is asked about.
+        before_tool_call: before each execution; may block it or rewrite its arguments.
+        after_tool_call: after each execution; may override the result.
         transform_context: rewrites a copy of the messages before each request; payload only.
         prepare_next_turn: adjusts context, model, tools, prompt and settings after each turn.
         should_stop_after_turn: whether the run ends with this turn.
@@ -173,6 +180,10 @@ class LoopConfig:
     tool_execution: Literal["parallel", "sequential"] = "parallel"
     tool_timeout: float | None = 120.0
     cancel_grace: float = 1.5
+    batch_policy: Literal["preflight_all", "after_approvals", "as_ready"] = "preflight_all"
+    approval: ApprovalPolicy = field(default_factory=ApprovalPolicy)
+    before_tool_call: BeforeToolCall | None = None
+    after_tool_call: AfterToolCall | None = None
     transform_context: TransformContext | None = None
     prepare_next_turn: PrepareNextTurn | None = None
     should_stop_after_turn: ShouldStop | None = None

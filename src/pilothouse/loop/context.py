@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, TypeVar, final, overload
 
 from ..cancel import Token
 from ..contracts import CancelToken
@@ -15,6 +15,7 @@ from ..events import CallProgress
 from ..messages import JSON
 
 D = TypeVar("D")
+T = TypeVar("T")
 
 PROGRESS_TEXT: Final = 512
 """Characters of a progress text that are told."""
@@ -48,6 +49,7 @@ class ToolContext(Generic[D]):
         deadline: float | None,
         now: Callable[[], float],
         progress: Progress,
+        ask: Callable[[str, type[Any] | None], Awaitable[Any]] | None = None,
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
@@ -61,6 +63,7 @@ class ToolContext(Generic[D]):
         self.yield_token = Token()
         self._now = now
         self._said = progress
+        self._ask = ask
 
     @property
     def cancelled(self) -> CancelToken:
@@ -79,6 +82,25 @@ class ToolContext(Generic[D]):
     def progress(self, text: str | None = None, *, fraction: float | None = None, data: JSON = None) -> None:
         """Says how far the tool is. Never waits, works from any thread, is dropped after the end (TL-9)."""
         self._said.say(text, fraction, data)
+
+    @overload
+    async def ask(self, prompt: str) -> JSON: ...
+    @overload
+    async def ask(self, prompt: str, *, schema: type[T]) -> T: ...
+    async def ask(self, prompt: str, *, schema: type[Any] | None = None) -> Any:
+        """Asks a person and waits for the answer; for tools with effect `human` only (TL-12).
+
+        Args:
+            prompt: what the person reads.
+            schema: a type that pydantic knows; the answer is validated and comes back as it. None takes any JSON.
+
+        Raises:
+            UsageError: the tool's effect is another one.
+            ToolError: the person refused to answer.
+        """
+        if self._ask is None:
+            raise UsageError("cannot ask a person from a tool whose effect is not human")
+        return await self._ask(prompt, schema)
 
     def close(self, *, tell: bool) -> None:
         """Ends the context with its call."""

@@ -11,36 +11,44 @@ from msgspec.structs import replace
 from ..core.calls import REPEATABLE, CallState, settle
 from ..events import CallFinished, CallObserved
 from ..messages import ToolCall
-from .preflight import Ready
+from .checking import Ready
 from .results import BadResult, content_of
 from .schema import InvalidArguments
 from .tools import NotRun, Tool, ToolResult, ToolSet
-from .work import Work
 
 logger: Final = logging.getLogger("pilothouse.loop")
 
 
+class Seen(NamedTuple):
+    """A raw end that is recorded; `ready` is None where its tool is gone."""
+
+    ready: Ready | None
+    end: CallFinished
+
+
 class Past(NamedTuple):
-    """A call that started before: either its result, or what is entered again as attempt `attempt`."""
+    """A call that started before: its result, its raw end, or what is entered again as attempt `attempt`."""
 
     facts: Sequence[CallObserved] = ()
     end: CallFinished | None = None
+    seen: Seen | None = None
     ready: Ready | None = None
     attempt: int = 0
 
 
-async def past_of(call: ToolCall, work: Work, tools: ToolSet) -> Past | None:
+async def past_of(call: ToolCall, known: CallState, tools: ToolSet) -> Past | None:
     """Decides about a call that the facts know as started or observed; None for one that never started."""
-    known = work.past_calls.get(call.call_id)
-    if known is None or known.state not in ("started", "observed"):
+    if known.state not in ("started", "observed"):
         return None
-    seen = known.observed
-    if seen is not None and not seen.not_run:
-        return Past(end=settle(known, "recovered", by="runtime"))
+    observed = known.observed
     tool = tools.get(known.tool)
+    if observed is not None and not observed.not_run:
+        end = settle(known, "", by="runtime")
+        again = None if tool is None else _again(call, known, tool).ready
+        return Past(seen=Seen(again, end))
     if tool is None:
         return Past(end=settle(known, "tool_gone", by="runtime"))
-    if known.effect in REPEATABLE or seen is not None:
+    if known.effect in REPEATABLE or observed is not None:
         return _again(call, known, tool)
     return await _reconciled(call, known, tool)
 
@@ -61,7 +69,7 @@ def _again(call: ToolCall, known: CallState, tool: Tool, facts: Sequence[CallObs
         known.effect,
         tool.resource_of(known.arguments),
     )
-    return Past(facts, None, ready, known.attempt + 1)
+    return Past(facts, None, None, ready, known.attempt + 1)
 
 
 async def _reconciled(call: ToolCall, known: CallState, tool: Tool) -> Past:

@@ -1,9 +1,9 @@
-"""The tool phase: the calls of one message, from their checks to their results (LP-27 … LP-32, LP-42 … LP-46).
+"""The tool phase: the calls of one message, from their checks to their results (LP-27 … LP-37, LP-42 … LP-46).
 
-All calls are checked before any starts. Then a call starts as soon as nothing holds it up; those that may start together
-share the append of their intents, which is durable before any of them is entered. The run's task waits for ends, the
-stop and the time limits together, on one future. Every call gets exactly one result; in the context they stand in
-call order, whatever the order in which they ended.
+All calls are checked before any starts (but see `batch_policy`). Then a call starts as soon as nothing holds it up; those
+that may start together share the append of their intents, which is durable before any of them is entered. The run's
+task waits for ends, answers, the stop and the time limits together, on one future. Every call gets exactly one result;
+in the context they stand in call order, whatever the order in which they ended.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import Any, Final, final
 import msgspec
 
 from ..core.calls import NOT_RUN_TEXT, result_message, text_parts
-from ..events import CallFinished, CallStarted
+from ..events import CallFinished, CallStarted, RequestClosed
 from ..messages import UNSET, Message, ToolCall
+from .after import After
+from .asks import Asks
 from .bench import Bench
-from .book import Stopped
+from .book import Entry, Stopped
+from .checking import Checker, Ready, Refusal
 from .context import Progress, ToolContext
-from .past import Past, past_of
-from .preflight import Ready, Refusal, check_call
+from .desk import Desk
+from .item import Item
+from .past import past_of
 from .running import Running
 from .timers import Alarm
 from .waiting import Wakeup
@@ -50,8 +54,12 @@ class Phase:
         self._calls: Sequence[ToolCall] = message.tool_calls
         self._bench = bench
         self._steered = steered
+        self._checker = Checker(work, message)
+        self._desk = Desk(work)
+        self._asks = Asks(work, self._desk, self._checker, bench, self._finish)
+        self._after = After(work, self._checker)
         self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
-        self._ready: list[tuple[Ready, int]] = []  # in call order, with the number of the attempt
+        self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
         self._wakeup = Wakeup()
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
@@ -63,23 +71,14 @@ class Phase:
         Raises:
             Stopped: the run is being stopped; what had started has its result, the rest is recorded as not run.
         """
-        take_back = self._work.scope.on_cancel(self._wakeup.ring)
+        take_backs = (
+            self._work.scope.on_cancel(self._wakeup.ring),
+            self._work.port.commands.on_arrival(self._wakeup.ring),
+        )
         try:
             if self._steered:
                 self._watch.start()
-            await self._check_all()
-            while self._ready or self._running:
-                if self._work.scope.cancelled:
-                    self._stop()
-                else:
-                    self._heed_steering()
-                    await self._start()
-                if self._running:
-                    self._alarm.look()
-                    await self._wakeup.wait()
-                    await self._collect()
-                elif self._ready:  # what it needs is in use elsewhere
-                    await self._wakeup.wait()
+            await self._work_through()
         except asyncio.CancelledError:
             await self._wind_up()
             raise
@@ -88,47 +87,92 @@ class Phase:
                 running.ask("detached", 0.0)
                 running.abandon()
             self._alarm.stop()
-            take_back()
+            for take_back in take_backs:
+                take_back()
             await self._watch.close()
         self._work.check_stop()
         for call in self._calls:
             self._work.add(result_message(self._work.finished[call.call_id]))
 
+    async def _work_through(self) -> None:
+        try:
+            await self._check_all()
+        except Stopped:
+            self._put_aside()
+        while self._ready or self._running or self._asks.open:
+            if self._work.scope.cancelled:
+                self._stop()
+            else:
+                self._heed_steering()
+                await self._start()
+            if self._running or self._ready or self._asks.open:
+                if self._asks.open:
+                    await self._save()  # nothing is in flight but a person: what is known is durable
+                self._alarm.look()
+                await self._wakeup.wait()
+                await self._collect()
+
     # Before the start
 
     async def _check_all(self) -> None:
-        """Preflight, call by call in source order, before anything starts."""
-        work = self._work
-        for call in self._calls:
-            if call.call_id in work.finished:
-                continue
-            past = await past_of(call, work, work.tools)
-            if past is None:
-                found = check_call(call, work.tools, work.run_id)
-                if isinstance(found, Refusal):
-                    self._refuse(call, found)
-                else:
-                    self._ready.append((found, 1))
-            elif past.end is not None:
-                self._finish(past.end, *past.facts)
-            else:
-                self._take_up(past)
-        mode = work.plan.config.tool_execution
-        self._sequential = mode == "sequential" or any(
-            ready.tool.execution == "sequential" for ready, _ in self._ready
+        """Preflight, call by call in source order."""
+        config = self._work.plan.config
+        self._sequential = config.tool_execution == "sequential" or any(
+            (tool := self._work.tools.get(call.tool)) is not None and tool.execution == "sequential"
+            for call in self._calls
         )
+        as_ready = config.batch_policy == "as_ready"
+        for index, call in enumerate(self._calls):
+            if call.call_id in self._work.finished:
+                continue
+            await self._check(index, call)
+            if as_ready:
+                await self._asks.ask_all()
+                await self._start()
+        await self._asks.ask_all()
 
-    def _take_up(self, past: Past) -> None:
-        assert past.ready is not None
-        self._work.book.note(*past.facts)
-        self._ready.append((past.ready, past.attempt))
+    async def _check(self, index: int, call: ToolCall) -> None:
+        known = self._work.past_calls.get(call.call_id)
+        if known is not None and known.state == "awaiting":
+            self._queue(self._asks.take_up(Item(index, call), known))
+            return
+        past = None if known is None else await past_of(call, known, self._work.tools)
+        if past is not None:
+            self._work.book.note(*past.facts)
+            if past.ready is not None:
+                self._queue(Item(index, call, past.ready, past.attempt))
+            elif past.end is not None:
+                self._finish(past.end)
+            else:
+                assert past.seen is not None
+                self._finish(await self._after.of_past(past.seen))
+            return
+        found = await self._checker.check(call)
+        if isinstance(found, Refusal):
+            self._refuse(call, found)
+        else:
+            self._queue(self._asks.consider(Item(index, call, found)))
+
+    def _queue(self, item: Item | None) -> None:
+        if item is not None:
+            self._ready.append(item)
+            self._ready.sort(key=_by_index)
 
     def _refuse(self, call: ToolCall, refusal: Refusal) -> None:
         self._finish(CallFinished(call.call_id, "refused", text_parts(refusal.text), True, refusal.reason))
 
-    def _finish(self, end: CallFinished, *before: object) -> None:
-        self._work.book.note(*before, end)  # type: ignore[arg-type]
+    def _finish(self, end: CallFinished, *before: Entry) -> None:
+        self._work.book.note(*before, end)
         self._work.finished[end.call_id] = end
+
+    def _put_aside(self) -> None:
+        """Stopped between two checks: the calls that were not looked at are not run either."""
+        seen = {item.call.call_id for item in [*self._ready, *self._asks.items]}
+        for index, call in enumerate(self._calls):
+            # What had started before is settled by the writer: it cannot be said to be not run.
+            known = call.call_id in self._work.finished or call.call_id in self._work.past_calls
+            if call.call_id not in seen and not known:
+                self._ready.append(Item(index, call))
 
     # Start
 
@@ -137,11 +181,15 @@ class Phase:
         work = self._work
         chosen = self._choose()
         if not chosen:
+            await self._asks.settle(self._ready)
             return
         try:
             await work.port.gate("call")
             work.check_stop()
-            await work.book.write(*[self._intent(ready, attempt) for ready, attempt in chosen])
+            facts: list[Entry] = []
+            for item in chosen:
+                facts += [*item.resolution(), self._intent(item)]
+            await work.book.write(*facts)
         except Stopped:
             self._put_back(chosen)
             return
@@ -149,29 +197,34 @@ class Phase:
             self._put_back(chosen)
             raise
         if work.scope.cancelled:  # stopped while the intents were written: none is entered, so none has run
-            for ready, attempt in chosen:
-                self._bench.resources.give_back(ready.resource)
-                self._finish(_not_run(ready.call, work.scope.reason, attempt))
+            for item in chosen:
+                self._bench.resources.give_back(item.frozen.resource)
+                self._finish(_not_run(item.call, work.scope.reason, item.attempt))
             return
-        for ready, attempt in chosen:
-            self._enter(ready, attempt)
+        for item in chosen:
+            self._enter(item)
+        await self._asks.settle(self._ready)
 
-    def _choose(self) -> list[tuple[Ready, int]]:
-        """The calls that may start now, taken out of the queue with what they need (LP-30, TL-4)."""
+    def _choose(self) -> list[Item]:
+        """The calls that may start now, taken out of the queue with what they need (LP-29, LP-30, TL-4)."""
+        policy = self._work.plan.config.batch_policy
+        if not self._ready or (policy == "after_approvals" and self._asks.approvals):
+            return []
         room = 1 if self._sequential else self._work.plan.limits.parallel_tools
         room -= len(self._running)
         human = any(running.ready.effect == "human" for running in self._running)
-        chosen: list[tuple[Ready, int]] = []
-        waiting: list[tuple[Ready, int]] = []
+        first_asked = min((item.index for item in self._asks.items), default=len(self._calls))
+        chosen: list[Item] = []
+        waiting: list[Item] = []
         for item in self._ready:
-            ready = item[0]
+            ready = item.frozen
             held = len(chosen) >= room or (human and ready.effect == "human")
-            if self._sequential and waiting:  # strictly one after the other, in source order
+            if self._sequential and (waiting or item.index > first_asked):  # strictly in source order
                 held = True
             if held or not self._bench.resources.take(ready.resource, self._wakeup):
                 waiting.append(item)
                 continue
-            if not self._count(ready, item[1]):
+            if not self._count(item):
                 self._bench.resources.give_back(ready.resource)
                 continue
             human = human or ready.effect == "human"
@@ -179,87 +232,106 @@ class Phase:
         self._ready = waiting
         return chosen
 
-    def _count(self, ready: Ready, attempt: int) -> bool:
+    def _count(self, item: Item) -> bool:
         """Counts a start against the limits; refuses the call if it is one too many (LP-38)."""
-        started, limits, name = self._work.calls_started, self._work.plan.limits, ready.tool.name
-        if attempt == 1:
-            over = started.total() >= limits.tool_calls or started[name] >= limits.per_tool.get(
-                name, limits.tool_calls
-            )
-            if over:
-                self._refuse(
-                    ready.call, Refusal("limit", f"The limit of calls of {name} in this run is reached.")
-                )
-                return False
-            started[name] += 1
+        started, limits, name = self._work.calls_started, self._work.plan.limits, item.frozen.tool.name
+        if item.attempt > 1:
+            return True
+        if started.total() >= limits.tool_calls or started[name] >= limits.per_tool.get(
+            name, limits.tool_calls
+        ):
+            self._refuse(item.call, Refusal("limit", f"The limit of calls of {name} in this run is reached."))
+            return False
+        started[name] += 1
         return True
 
-    def _put_back(self, chosen: list[tuple[Ready, int]]) -> None:
-        for ready, attempt in chosen:
-            self._bench.resources.give_back(ready.resource)
-            self._work.calls_started[ready.tool.name] -= attempt == 1
+    def _put_back(self, chosen: list[Item]) -> None:
+        for item in chosen:
+            self._bench.resources.give_back(item.frozen.resource)
+            self._work.calls_started[item.frozen.tool.name] -= item.attempt == 1
         self._ready = [*chosen, *self._ready]
 
-    def _intent(self, ready: Ready, attempt: int) -> CallStarted:
+    def _intent(self, item: Item) -> CallStarted:
+        ready = item.frozen
         # By their spelling: for Python 1 and true are equal, for a reader of the facts they are not.
         changed = _encode(ready.arguments) != _encode(ready.call.arguments)
         return CallStarted(
             ready.call.call_id,
-            attempt,
+            item.attempt,
             ready.tool.name,
             ready.digest,
             ready.effect,
             ready.key,
             ready.arguments if changed else None,
+            item.approved_by,
         )
 
-    def _enter(self, ready: Ready, attempt: int) -> None:
-        work, tool = self._work, ready.tool
+    def _enter(self, item: Item) -> None:
+        work, ready = self._work, item.frozen
+        tool = ready.tool
         limit = work.plan.config.tool_timeout if tool.timeout is UNSET else tool.timeout
         if ready.effect == "human":  # a person is not hurried
             limit = None
-        due = None if limit is None else work.clock.monotonic() + limit
+        now = work.clock.monotonic()
+        due = None if limit is None else now + limit
         context: ToolContext[Any] = ToolContext(
             run_id=work.run_id,
             thread_id=work.thread_id,
             turn=work.turn,
             call_id=ready.call.call_id,
-            attempt=attempt,
+            attempt=item.attempt,
             idempotency_key=ready.key,
             deps=self._bench.deps,
             deadline=due,
             now=work.clock.monotonic,
             progress=Progress(ready.call.call_id, work.port.tell),
+            ask=self._asks.asker(ready) if ready.effect == "human" else None,
         )
         if self._watch.fired:
             context.yield_token.set("steering")
-        running = Running(ready, attempt, context, self._bench, due=due)
+        running = Running(ready, item.attempt, context, self._bench, due=due, began=now)
         self._running.append(running)
         running.enter(self._wakeup.ring)
 
     # While they run
 
     def _next_due(self) -> float | None:
-        return min((running.due for running in self._running if running.due is not None), default=None)
+        times = [running.due for running in self._running if running.due is not None]
+        if self._desk and (due := self._desk.due()) is not None:
+            times.append(due)
+        return min(times, default=None)
 
     async def _collect(self) -> None:
-        """Records what has ended, asks what is over its time, leaves what did not end in its grace."""
+        """Takes answers, records what has ended, asks what is over its time, leaves what did not end in its grace."""
+        if not self._work.scope.cancelled:
+            await self._take_answers()
         now = self._work.clock.monotonic()
-        still: list[Running] = []
-        for running in self._running:
+        before, self._running = self._running, []
+        ended = [running for running in before if running.ended]
+        for running in before:
             if running.ended:
-                self._finish(running.result())
-            elif running.due is None or now < running.due:
-                still.append(running)
+                continue
+            if running.due is None or now < running.due:
+                self._running.append(running)
             elif running.asked is None:
                 running.ask("timeout", now + self._work.plan.config.cancel_grace)
-                still.append(running)
+                self._running.append(running)
             else:
                 self._finish(running.abandon())
-        ended = len(still) < len(self._running)
-        self._running = still
-        if ended and still:  # the last results go with the end of the turn
-            await self._save()
+        for running in ended:
+            end = running.result()
+            self._finish(end if not self._after.wants(running, end) else await self._after.of(running, end))
+        if len(self._running) < len(before) and (self._running or self._asks.open):
+            await self._save()  # else the last results go with the end of the turn
+
+    async def _take_answers(self) -> None:
+        try:
+            await self._desk.serve()
+            self._desk.expire()
+        except Stopped:
+            return  # the next look sees the stop
+        for item in self._asks.allowed():
+            self._queue(item)
 
     async def _save(self) -> None:
         try:
@@ -277,9 +349,11 @@ class Phase:
         policy = self._work.plan.config.steering_policy
         if policy == "boundary" or not self._watch.fired:
             return
-        for ready, attempt in self._ready:
-            self._finish(_steered(ready.call, attempt - 1))
+        for item in self._ready:
+            self._finish(_steered(item.call, item.attempt - 1), *item.resolution())
         self._ready = []
+        for item, request_id in self._asks.drop_all():
+            self._finish(_steered(item.call, item.attempt - 1), RequestClosed(request_id, "superseded"))
         if policy == "stop_now":
             grace_until = self._work.clock.monotonic() + self._work.plan.config.cancel_grace
             for running in self._running:
@@ -288,9 +362,10 @@ class Phase:
     def _stop(self) -> None:
         """Nothing starts any more; what runs is asked to end (LP-43)."""
         scope, clock = self._work.scope, self._work.clock
-        for ready, attempt in self._ready:
+        dropped = [item for item, _ in self._asks.drop_all()]
+        for item in [*self._ready, *dropped]:
             if not self._work.shut_down:  # what is only left may still run after a recovery
-                self._finish(_not_run(ready.call, scope.reason, attempt - 1))
+                self._finish(_not_run(item.call, scope.reason, item.attempt - 1))
         self._ready = []
         grace_until = clock.monotonic() + self._work.plan.config.cancel_grace
         for running in self._running:
@@ -309,6 +384,10 @@ class Phase:
             await self._save()
 
 
+def _by_index(item: Item) -> int:
+    return item.index
+
+
 def _steered(call: ToolCall, attempt: int) -> CallFinished:
     text = text_parts("This call was not run: the user sent a message.")
     return CallFinished(call.call_id, "cancelled", text, True, "steering", attempt=attempt)
@@ -316,3 +395,6 @@ def _steered(call: ToolCall, attempt: int) -> CallFinished:
 
 def _not_run(call: ToolCall, reason: str, attempt: int) -> CallFinished:
     return CallFinished(call.call_id, "cancelled", text_parts(NOT_RUN_TEXT), True, reason, attempt=attempt)
+
+
+__all__ = ["Phase", "Ready"]

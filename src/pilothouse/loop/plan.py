@@ -9,9 +9,10 @@ import msgspec
 
 from ..contracts import Provider
 from ..errors import ConfigError
-from ..messages import JSON, Model
+from ..messages import JSON, Model, ToolSpec
 from ..responses import ModelSettings
 from .config import Limits, LoopConfig
+from .ready_tools import external_tool
 from .tools import ToolSet
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Plan:
     ) -> None:
         options = spec.options
         self.config = config
-        self.tools = tools
+        self.tools = _with_client_tools(tools, options.get("loop.client_tools"))
         self.providers = providers
         self.model = _model(config, providers, options.get("loop.model"))
         self.settings = _settings(config.settings, options.get("loop.settings"))
@@ -89,6 +90,27 @@ class Plan:
             options, "loop.stream_idle_timeout_ms", config.stream_idle_timeout
         )
         self.first_poll = options.get("loop.first_poll") is not False
+
+
+def _with_client_tools(tools: Callable[[], ToolSet], given: JSON) -> Callable[[], ToolSet]:
+    """The loop's tools, and those of the run that a client runs (TL-16)."""
+    if not given:
+        return tools
+    try:
+        specs = msgspec.convert(given, list[ToolSpec])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"loop.client_tools: {error}") from None
+    client = [external_tool(spec) for spec in specs]
+    made: dict[str, ToolSet] = {}
+
+    def supply() -> ToolSet:
+        own = tools()
+        if own.digest not in made:
+            made[own.digest] = ToolSet([*own, *client])
+        return made[own.digest]
+
+    supply()  # a name that the loop has already is refused before anything is recorded
+    return supply
 
 
 def _model(config: LoopConfig, providers: Providers, wanted: JSON) -> Model:

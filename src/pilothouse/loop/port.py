@@ -168,6 +168,7 @@ class MemoryPort:
         records: all facts, without digests.
         told: called with each delta, None where nobody listens.
         wrote: called with the records of each append, None where nobody listens.
+        attended: whether anybody can answer a request; nobody can where the port is only there for `ask`.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class MemoryPort:
         self.records: list[Record] = []
         self.artifacts: dict[str, bytes] = {}
         self.told = told
+        self.attended = True
         self.wrote: Callable[[list[Record]], object] | None = None
         self._clock = clock
         self._paused: set[GatePoint] = set()

@@ -15,6 +15,8 @@ from ..events import (
     ModelAttemptEnded,
     ModelRequested,
     Noted,
+    RequestOpened,
+    RequestResolved,
     RunEnded,
     TurnEnded,
     TurnStarted,
@@ -114,6 +116,12 @@ class Log:
         elif fact.name == NEXT_NOTE:
             apply_note(self._work, fact.data)
 
+    def _request_opened(self, fact: RequestOpened) -> None:
+        self._work.past_requests[fact.request.id] = fact.request
+
+    def _request_resolved(self, fact: RequestResolved) -> None:
+        self._work.answers[fact.request_id] = fact.resolution
+
     def _call_started(self, fact: CallStarted) -> None:
         if fact.attempt == 1:
             self._work.calls_started[fact.tool] += 1
@@ -145,6 +153,8 @@ _READ: Final[Mapping[type, Callable[[Log, Any], None]]] = MappingProxyType(
         MessageAdded: Log._message_added,  # noqa: SLF001
         HistoryCompacted: Log._compacted,  # noqa: SLF001
         Noted: Log._noted,  # noqa: SLF001
+        RequestOpened: Log._request_opened,  # noqa: SLF001
+        RequestResolved: Log._request_resolved,  # noqa: SLF001
         CallStarted: Log._call_started,  # noqa: SLF001
         CallFinished: Log._call_finished,  # noqa: SLF001
         RunEnded: Log._run_ended,  # noqa: SLF001

@@ -12,9 +12,9 @@ from typing import Any, Final, final
 from ..core.calls import text_parts
 from ..events import CallFinished
 from .bench import Bench
+from .checking import Ready
 from .context import ToolContext, current
 from .ends import How, Verdict, hidden_text, how_of, judge_end, shown_text
-from .preflight import Ready
 from .results import BadResult, Content, content_of
 from .threads import Ended
 
@@ -29,16 +29,25 @@ class Running:
         ready: what runs.
         attempt: which one of the call.
         asked: why it was asked to end, None while nobody did.
+        began: when it was entered.
         due: moment of the next thing that happens to it by time (its limit, then the end of its grace), or None.
     """
 
     def __init__(
-        self, ready: Ready, attempt: int, context: ToolContext[Any], bench: Bench, *, due: float | None
+        self,
+        ready: Ready,
+        attempt: int,
+        context: ToolContext[Any],
+        bench: Bench,
+        *,
+        due: float | None,
+        began: float,
     ) -> None:
         self.ready = ready
         self.attempt = attempt
         self.asked: str | None = None
         self.due = due
+        self.began = began
         self._context = context
         self._bench = bench
         self._future: asyncio.Future[Any] | None = None

@@ -144,6 +144,26 @@ class Parameters:
         return Frozen(frozen, values)
 
 
+def reader_of(kind: type[Any] | None) -> tuple[Callable[[JSON], Any], JSON]:
+    """How JSON of a person becomes a value of that type, and the type's JSON schema; None takes anything.
+
+    What the reader raises is `InvalidArguments`.
+    """
+    if kind is None:
+        return (lambda content: content), None
+    from pydantic import TypeAdapter, ValidationError
+
+    adapter = TypeAdapter(kind)
+
+    def read(content: JSON) -> Any:
+        try:
+            return adapter.validate_python(content)
+        except ValidationError as error:
+            raise InvalidArguments("\n".join(problems_of(error))) from None
+
+    return read, _untitled(adapter.json_schema())
+
+
 # Building
 
 

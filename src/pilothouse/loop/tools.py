@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypeVar, final, overload
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, overload
 
 from ..core.canonical import digest_of
 from ..errors import ConfigError, ToolDefinitionError
@@ -14,6 +14,7 @@ from ..events import Effect
 from ..messages import JSON, UNSET, Part, ToolSpec, Unset, Value
 from .coercion import Args
 from .context import ToolContext
+from .hooks import CallCheck
 from .schema import Frozen, Parameters
 from .signature import read_signature
 
@@ -42,6 +43,18 @@ class NotRun(Value):
 Reconcile: TypeAlias = Callable[[str], Awaitable[ToolResult | NotRun | None]]
 
 
+class Accepting(Protocol):
+    """What validates and freezes a tool's arguments."""
+
+    def accept(self, given: Args) -> Frozen:
+        """Freezes a model's arguments."""
+        ...
+
+    def thaw(self, frozen: Args) -> dict[str, Any]:
+        """The values of arguments that were frozen before."""
+        ...
+
+
 @final
 class Tool:
     """A function with its schema and with what the loop must know to run it safely. Made by `tool`.
@@ -51,6 +64,7 @@ class Tool:
         effect: what a repetition would do: `read`, `idempotent`, `non_idempotent`, `human`.
         execution: `sequential` makes the whole batch run one call at a time.
         resource: calls with the same one run one after the other.
+        approval: whether a person is asked before each call, True, False, or by the call; None leaves it to the policy.
         terminate: every result of it asks to stop asking the model.
         timeout: seconds for the function; UNSET takes the configuration's, None is no limit.
         cancel_safe: a cancelled call has certainly had no effect.
@@ -62,12 +76,13 @@ class Tool:
         self,
         function: Callable[..., Any],
         spec: ToolSpec,
-        parameters: Parameters,
+        parameters: Accepting,
         *,
         context_name: str | None,
         effect: Effect | Callable[[Args], Effect],
         execution: Literal["parallel", "sequential"] | None,
         resource: str | Callable[[Args], str | None] | None,
+        approval: bool | Callable[[CallCheck], bool] | None,
         terminate: bool,
         timeout: float | Unset | None,
         cancel_safe: bool,
@@ -82,12 +97,14 @@ class Tool:
         self.effect = effect
         self.execution = execution
         self.resource = resource
+        self.approval = approval
         self.terminate = terminate
         self.timeout = timeout
         self.cancel_safe = cancel_safe
         self.expose_errors = expose_errors
         self.prepare = prepare
         self.reconcile = reconcile
+        self.external = False
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         )
@@ -156,6 +173,7 @@ def tool(
     effect: Effect | Callable[[Args], Effect] = "non_idempotent",
     execution: Literal["parallel", "sequential"] | None = None,
     resource: str | Callable[[Args], str | None] | None = None,
+    approval: bool | Callable[[CallCheck], bool] | None = None,
     terminate: bool = False,
     timeout: float | Unset | None = UNSET,
     cancel_safe: bool = False,
@@ -191,10 +209,11 @@ def tool(
     return _make(fn, name, description, options)
 
 
-_DEFAULTS: Final[Mapping[str, Any]] = {
+DEFAULTS: Final[Mapping[str, Any]] = {
     "effect": "non_idempotent",
     "execution": None,
     "resource": None,
+    "approval": None,
     "terminate": False,
     "timeout": UNSET,
     "cancel_safe": False,
@@ -210,21 +229,14 @@ def _make(
     if not callable(function):
         raise ToolDefinitionError(f"{function!r} is no function")
     called = name or _name_of(function)
-    if not _NAME.fullmatch(called):
-        raise ToolDefinitionError(
-            f"tool {called!r}: a name is a letter or _, then up to 63 letters, digits, _ or -"
-        )
-    if unknown := set(options) - set(_DEFAULTS):
-        raise ToolDefinitionError(f"tool {called}: no option is called {min(unknown)!r}")
-    chosen = {**_DEFAULTS, **options}
-    _check_options(called, chosen)
+    check_options(called, options)
     signature = read_signature(function, called, ToolContext)
     parameters = Parameters(called, signature)
     text = signature.text if description is None else description
     if not text:
         warnings.warn(f"tool {called} has no description: a model can only guess what it does", stacklevel=3)
     spec = ToolSpec(called, text, parameters.schema)
-    return Tool(function, spec, parameters, context_name=signature.context, **chosen)
+    return Tool(function, spec, parameters, context_name=signature.context, **{**DEFAULTS, **options})
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -234,7 +246,19 @@ def _name_of(function: Callable[..., Any]) -> str:
     return getattr(target, "__name__", None) or type(target).__name__
 
 
-def _check_options(name: str, options: Mapping[str, Any]) -> None:
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuses a name or options that cannot be a tool's.
+
+    Raises:
+        ToolDefinitionError: naming the option.
+    """
+    if not _NAME.fullmatch(name):
+        raise ToolDefinitionError(
+            f"tool {name!r}: a name is a letter or _, then up to 63 letters, digits, _ or -"
+        )
+    if unknown := set(options) - set(DEFAULTS):
+        raise ToolDefinitionError(f"tool {name}: no option is called {min(unknown)!r}")
+    options = {**DEFAULTS, **options}
     effect, timeout = options["effect"], options["timeout"]
     if not callable(effect) and effect not in EFFECTS:
         raise ToolDefinitionError(f"tool {name}: effect {effect!r} is not one of {', '.join(EFFECTS)}")
@@ -267,6 +291,9 @@ class ToolSet:
 
     def __len__(self) -> int:
         return len(self._tools)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
 
     def get(self, name: str) -> Tool | None:
         """The tool that a model means: that exact name, else without blanks around it."""

@@ -9,6 +9,7 @@ from typing import Final, final
 
 import msgspec
 
+from ..commands import Request, Resolution
 from ..contracts import Clock, RunPort
 from ..core.calls import CallState
 from ..events import CallFinished, Cancelled, Incomplete, Outcome
@@ -43,6 +44,8 @@ class Work:
         notes: what the next payload tells the model besides, once.
         pairing_noted: the model was told of results that are gone.
         system_prompt, settings: as `prepare_next_turn` left them.
+        attended: whether anybody can answer a request.
+        past_requests, answers: what was asked and answered so far in this run.
     """
 
     def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock) -> None:
@@ -69,6 +72,9 @@ class Work:
         self.batches: Counter[str] = Counter()
         self.notes: list[str] = []
         self.pairing_noted = False
+        self.attended: bool = getattr(port, "attended", True)
+        self.past_requests: dict[str, Request] = {}
+        self.answers: dict[str, Resolution] = {}
         self.system_prompt = plan.system_prompt
         self.settings = plan.settings
         self.tool_set: ToolSet | None = None
