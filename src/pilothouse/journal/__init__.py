@@ -6,13 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .jsonl import Exported as Exported
+    from .jsonl import Imported as Imported
+    from .jsonl import export as export
+    from .jsonl import import_ as import_
     from .liveness import this_process as this_process
     from .memory import MemoryJournal as MemoryJournal
     from .sqlite import SQLiteJournal as SQLiteJournal
 
 _HOMES = {
+    "Exported": "jsonl",
+    "Imported": "jsonl",
     "MemoryJournal": "memory",
     "SQLiteJournal": "sqlite",
+    "export": "jsonl",
+    "import_": "jsonl",
     "this_process": "liveness",
 }
 

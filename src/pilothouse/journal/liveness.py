@@ -8,8 +8,6 @@ certain, only the lease counts. Correctness never rests on either: the fence in 
 from __future__ import annotations
 
 import os
-import subprocess
-import uuid
 from functools import cache
 from pathlib import Path
 from typing import Final, final
@@ -77,7 +75,11 @@ def _machine() -> str:
             return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
         except OSError:
             return ""
-    return f"{uuid.getnode():x}" if os.name == "posix" else ""
+    if os.name != "posix":
+        return ""
+    import uuid
+
+    return f"{uuid.getnode():x}"
 
 
 def _start_of(pid: int) -> str | None:
@@ -100,6 +102,8 @@ def _start_of(pid: int) -> str | None:
 def _start_by_ps(pid: int) -> str | None:
     if os.name != "posix":
         return None
+    import subprocess
+
     try:
         shown = subprocess.run(  # noqa: S603 - a fixed program with a number
             ["/bin/ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, check=False, timeout=5

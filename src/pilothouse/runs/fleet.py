@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable
-from pathlib import Path
 
 from ..contracts import Clock, Journal, Runtime
 from ..core.canonical import digest_of
@@ -15,10 +12,10 @@ from ..core.run import Phase, RunState, fold
 from ..core.view import view
 from ..errors import InvalidSpec, NotControllable, RunNotFound, UsageError
 from ..events import VOCABULARY
+from ..journal.liveness import this_process
 from ..records import (
     ClaimRequest,
     DescribedRuntime,
-    Owner,
     Ownership,
     Record,
     Registration,
@@ -36,20 +33,6 @@ logger = logging.getLogger("pilothouse.runs")
 
 KEPT_FINISHED = 256
 """Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
-
-
-def process_owner(owner_id: str) -> Owner:
-    """This process, told so that another one on the same machine can prove it dead (JR-18)."""
-    return Owner(owner_id, socket.gethostname(), os.getpid(), started_at(os.getpid()))
-
-
-def started_at(pid: int) -> str:
-    """When a process began, in the kernel's own words; empty where the system does not tell."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]  # field 22, behind the command in brackets
 
 
 class Fleet:
@@ -87,7 +70,7 @@ class Fleet:
         self.new_id = new_id
         self.agenda = Agenda(clock)
         self.paths = Paths(journal)
-        self.owner = process_owner(new_id())
+        self.owner = this_process(new_id())
         self.live: dict[str, LiveRun] = {}
         self.finished: dict[str, LiveRun] = {}  # of those, the ones that are over, oldest first
         self.threads: dict[str, LiveRun] = {}  # the last run of each thread that was live here

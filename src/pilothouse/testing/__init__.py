@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .clock import StepClock as StepClock
+    from .faults import FaultyJournal as FaultyJournal
     from .journals import DurableJournalConformance as DurableJournalConformance
     from .journals import JournalConformance as JournalConformance
     from .meter import Meter as Meter
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "DurableJournalConformance": "journals",
+    "FaultyJournal": "faults",
     "Hold": "scripted",
     "JournalConformance": "journals",
     "LoopRig": "rig",
