@@ -150,10 +150,15 @@ class JournalsAgree(RuleBasedStateMachine):
 
     @rule(query=QUERIES, limit=st.integers(1, 4))
     def list(self, query: RunQuery, limit: int) -> None:
-        page = self.ask(lambda journal: journal.list(query, limit=limit))
-        while page.cursor is not None:
-            cursor = page.cursor
-            page = self.ask(lambda journal: journal.list(query, cursor=cursor, limit=limit))
+        async def pages(journal: Journal) -> Any:
+            found, cursor = [], None
+            while True:
+                page = await journal.list(query, cursor=cursor, limit=limit)
+                found.append(page.items)
+                if (cursor := page.cursor) is None:
+                    return found
+
+        self.ask(pages)
 
     @rule(
         run_id=RUNS,

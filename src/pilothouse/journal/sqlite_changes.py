@@ -202,7 +202,7 @@ class Changes:
                 execute(statement, row)
         except apsw.ConstraintError as error:
             self._run("remove_facts", values[0][0], values[-1][0])
-            raise DuplicateConflict(run_id, twice_in(records) or self._known_event(no, records)) from error
+            raise DuplicateConflict(run_id, self._known_event(no, records) or twice_in(records)) from error
         except (TypeError, ValueError):  # an id that is no text for SQLite
             self._run("remove_facts", values[0][0], values[-1][0])
             raise
