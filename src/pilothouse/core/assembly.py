@@ -157,11 +157,20 @@ class Assembly:
 
     @property
     def usage(self) -> Usage | None:
-        """The last figures; `total` is the provider's, else input + output."""
+        """The last figures; `total` is the provider's, else input + output. `native` can be stored."""
         usage = self._usage
-        if usage is None or usage.total is not None or usage.input is None or usage.output is None:
+        if usage is None:
+            return None
+        total, native = usage.total, usage.native
+        if total is None and usage.input is not None and usage.output is not None:
+            total = usage.input + usage.output
+        try:
+            check(native)
+        except NotJSON:  # NaN, or deeper than a fact may be
+            native = None
+        if total == usage.total and native is usage.native:
             return usage
-        return msgspec.structs.replace(usage, total=usage.input + usage.output)
+        return msgspec.structs.replace(usage, total=total, native=native)
 
     def message(self) -> Message:
         """The message as far as it has come; `stop_reason` is None until the end."""

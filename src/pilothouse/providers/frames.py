@@ -97,6 +97,13 @@ def plain(value: JSON) -> JSON:
     return value
 
 
+def merged(before: dict[str, JSON], told: dict[str, JSON]) -> dict[str, JSON]:
+    """Running figures with those told last; null erases nothing. A new object: the old one was given away."""
+    if None in told.values():
+        told = {name: value for name, value in told.items() if value is not None}
+    return {**before, **told}
+
+
 def figure(value: object) -> int | None:
     """A token figure, or None for anything that is none."""
     if type(value) is int:
@@ -118,4 +125,4 @@ def word(value: object) -> str:
     return str(value) if type(value) is int else ""
 
 
-__all__ = ["DONE", "Unreadable", "figure", "fit", "mapping", "plain", "values_of", "word"]
+__all__ = ["DONE", "Unreadable", "figure", "fit", "mapping", "merged", "plain", "values_of", "word"]

@@ -24,7 +24,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, plain, word
+from ..frames import figure, mapping, merged, plain, word
 
 
 class _Delta(Struct, gc=False):
@@ -265,7 +265,7 @@ class AnthropicDecoder(Decoder[_Event]):
     def _figures(self, usage: JSON, out: list[ProviderEvent]) -> None:
         """Running totals; a figure that is not told again stays."""
         if isinstance(usage, dict):
-            self._native.update({name: value for name, value in usage.items() if value is not None})
+            self._native = merged(self._native, usage)
             out.append(UsageUpdate(usage_of(self._native)))
 
     def _verdict(self, out: list[ProviderEvent]) -> StreamEnd | None:
@@ -314,7 +314,7 @@ def usage_of(native: dict[str, JSON]) -> Usage:
         cache_write=write,
         output=figure(native.get("output_tokens")),
         reasoning=figure(details.get("thinking_tokens", details.get("reasoning_tokens"))),
-        native=plain(dict(native)),
+        native=native,
     )
 
 

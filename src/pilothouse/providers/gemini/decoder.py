@@ -23,7 +23,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, plain, word
+from ..frames import figure, mapping, merged, word
 
 
 class _Part(Struct, gc=False):
@@ -215,7 +215,7 @@ class GeminiDecoder(Decoder[_Chunk]):
 
     def _figures(self, usage: JSON, out: list[ProviderEvent]) -> None:
         if isinstance(usage, dict):
-            self._native.update({name: value for name, value in usage.items() if value is not None})
+            self._native = merged(self._native, usage)
             out.append(UsageUpdate(usage_of(self._native)))
 
     def _verdict(self, out: list[ProviderEvent]) -> StreamEnd | None:
@@ -252,7 +252,7 @@ def usage_of(native: dict[str, JSON]) -> Usage:
         output=output,
         reasoning=thought,
         total=total,
-        native=plain(dict(native)),
+        native=native,
     )
 
 

@@ -22,7 +22,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, plain, word
+from ..frames import figure, mapping, word
 from .calls import CallRouter, add_piece, announce
 from .profile import CompatProfile
 from .think import ThinkTags
@@ -341,7 +341,7 @@ def usage_of(native: dict[str, JSON]) -> Usage:
         output=figure(native.get("completion_tokens")),
         reasoning=first(completion.get("reasoning_tokens"), native.get("reasoning_tokens")),
         total=figure(native.get("total_tokens")),
-        native=plain(native),
+        native=native,
     )
 
 

@@ -396,7 +396,7 @@ def usage_of(native: dict[str, JSON]) -> Usage:
         output=figure(native.get("output_tokens")),
         reasoning=figure(said.get("reasoning_tokens")),
         total=figure(native.get("total_tokens")),
-        native=plain(native),
+        native=native,
     )
 
 
