@@ -82,7 +82,7 @@ class ReplayServer:
         self._replays = replays
         self._answer = answer
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._links: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._changed = asyncio.Event()
 
     async def until(self, holds: Callable[[ReplayServer], bool], timeout_s: float = 10.0) -> None:
@@ -107,15 +107,16 @@ class ReplayServer:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = list(self._links)
+        for link in self._links.values():
+            link.transport.abort()  # what waits for the client sees it gone
+        await asyncio.gather(*tasks)
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        self._links[task] = writer
         self._count(connections=1)
         try:
             while (request := await _read_request(reader)) is not None:
@@ -130,7 +131,7 @@ class ReplayServer:
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client left
         finally:
-            self._tasks.discard(task)
+            del self._links[task]
             self._count(connections=-1)
             writer.close()
 
