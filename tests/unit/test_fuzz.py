@@ -35,7 +35,7 @@ def test_borders_are_where_frames_end() -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_rubbish_is_a_typed_end(case: WireCase) -> None:
     """PV-1: whatever is damaged, there is one end, last, and nothing is raised."""
-    print(f"seed {SEED}")  # noqa: T201
+    print(f"seed {SEED}")
     for variant in (*cuts(case.body, SEED), *corruptions(case.body, SEED, count=60)):
         for cause in ("eof", "reset"):
             decoder = decoder_for(case.dialect, think_tags=case.think_tags)
