@@ -290,3 +290,17 @@ def test_addresses_and_keys_are_where_the_dialect_wants_them() -> None:
         assert any("KEY" in value for value in provider.auth_headers("KEY").values())
         assert "KEY" not in provider.url(request)
         assert "KEY" not in repr(provider)
+
+
+@every_dialect
+def test_a_provider_writes_and_reads_its_own_wire(dialect: Dialect) -> None:
+    """PV-13: the same as the functions, with the provider's own tag and profile."""
+    provider = dialect.provider("m")
+    messages = [
+        Message("u", "user", (Text("hi"),)),
+        Message("a", "assistant", (Text("yes"),)),
+        Message("v", "user", (Text("go"),)),
+    ]
+    wire = provider.to_wire(messages)
+    assert wire == dialect.to_wire(messages)
+    assert [message.text for message in provider.from_wire(wire)] == ["hi", "yes", "go"]

@@ -176,7 +176,7 @@ class Decoder(ABC, Generic[M]):
         if value == DONE:
             self._on_done(out)
         elif isinstance(value, dict):
-            if event == "error":
+            if event == "error" or value.get("type") == "error":
                 self._fail(classify(error_object(value) or value), out)
             else:
                 self._on_message(fit(value, self.message_type), event, out)  # type: ignore[arg-type]

@@ -70,9 +70,10 @@ def _fit(value: JSON, wanted: Any) -> Any:
         return value
     if get_origin(wanted) is list:
         (kind,) = get_args(wanted)
-        if not isinstance(value, list):
+        items = [value] if isinstance(value, dict) else value  # one without its list
+        if not isinstance(items, list):
             return None
-        return [fit(item, kind) for item in value if isinstance(item, dict)]
+        return [fit(item, kind) for item in items if isinstance(item, dict)]
     return fit(value, wanted) if isinstance(value, dict) else None
 
 
@@ -118,6 +119,26 @@ def mapping(value: object) -> dict[str, JSON]:
     return value if isinstance(value, dict) else {}
 
 
+def objects(value: object) -> list[dict[str, JSON]]:
+    """The objects of a list, or the one that stands without its list."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return [item for item in items if isinstance(item, dict)]
+
+
+def raw_text(value: object) -> str:
+    """Arguments as the text that they are or stand for."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def number(value: object) -> int | None:
+    """A whole number, also where it is written as a text; None for anything else."""
+    if type(value) is int:
+        return value
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else None
+
+
 def word(value: object) -> str:
     """The text, or an empty one; numbers are spelled out, since some servers send ids as such."""
     if isinstance(value, str):
@@ -125,4 +146,17 @@ def word(value: object) -> str:
     return str(value) if type(value) is int else ""
 
 
-__all__ = ["DONE", "Unreadable", "figure", "fit", "mapping", "merged", "plain", "values_of", "word"]
+__all__ = [
+    "DONE",
+    "Unreadable",
+    "figure",
+    "fit",
+    "mapping",
+    "merged",
+    "number",
+    "objects",
+    "plain",
+    "raw_text",
+    "values_of",
+    "word",
+]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from ..core.pairing import ANY_ID, WireRules
 from ..errors import UsageError
-from ..messages import JSON, Model, Usage
+from ..messages import JSON, Message, Model, Usage
 from ..responses import (
     ErrorInfo,
     ErrorKind,
@@ -36,6 +36,16 @@ if TYPE_CHECKING:
 
 ApiKey: TypeAlias = str | Callable[[], Awaitable[str]] | None
 """A key, or a function that is asked for one before each request."""
+
+
+class Tap:
+    """What came over the wire, for a recording: status, headers, the reads, and whether the connection broke."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.chunks: list[bytes] = []
+        self.broken = False
 
 
 class HTTPProvider(ABC):
@@ -68,6 +78,7 @@ class HTTPProvider(ABC):
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._transport = Transport(client)
+        self.tap: Tap | None = None
 
     # What a dialect gives
 
@@ -91,6 +102,18 @@ class HTTPProvider(ABC):
     @abstractmethod
     def decoder(self, request: ModelRequest) -> Decoder[Any]:
         """Reads one response."""
+
+    @abstractmethod
+    def to_wire(self, messages: Sequence[Message]) -> list[dict[str, JSON]]:
+        """The conversation part of a request: messages, already paired, as the dialect writes them (PV-13).
+
+        Raises:
+            CannotCarry: a message holds what the dialect cannot send.
+        """
+
+    @abstractmethod
+    def from_wire(self, stored: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Messages of a stored conversation part, whatever state it is in."""
 
     # The one code path
 
@@ -116,15 +139,19 @@ class HTTPProvider(ABC):
             async with self._transport.post(
                 self.url(request), headers=headers, content=content, timeouts=timeouts
             ) as answer:
+                if self.tap is not None:
+                    self.tap.status, self.tap.headers = answer.status, answer.headers
                 if not 200 <= answer.status < 300:
                     body = await answer.read_error(timeouts.error_body)
+                    if self.tap is not None:
+                        self.tap.chunks.append(body)
                     yield refused(answer.status, answer.headers, body, time.time_ns() // 1_000_000)
                     return
                 yield ResponseStarted(answer.headers.get("x-request-id") or answer.headers.get("request-id"))
                 decoder = self.decoder(request)
                 guard = _OverflowGuard(request.model.context_window)
                 while not decoder.ended:
-                    for event in await _next_events(answer, decoder, self.linger_s):
+                    for event in await _next_events(answer, decoder, self.linger_s, self.tap):
                         yield guard.check(event)
         except NoAnswer as error:
             yield StreamEnd("error", None, ErrorInfo("transport", str(error)))
@@ -156,7 +183,9 @@ class HTTPProvider(ABC):
         return f"{type(self).__name__}({self.default_model.id!r}, base_url={self.base_url!r})"
 
 
-async def _next_events(answer: Answer, decoder: Decoder[Any], linger_s: float) -> list[ProviderEvent]:
+async def _next_events(
+    answer: Answer, decoder: Decoder[Any], linger_s: float, tap: Tap | None
+) -> list[ProviderEvent]:
     """What the next bytes say, or their end. Where only figures can follow, they are not waited for long."""
     try:
         if decoder.lingering:
@@ -165,11 +194,15 @@ async def _next_events(answer: Answer, decoder: Decoder[Any], linger_s: float) -
         else:
             chunk = await answer.read()
     except BrokenBody:
+        if tap is not None:
+            tap.broken = True
         return decoder.finish("reset")
     except TimeoutError:
         return decoder.finish("eof")
     if not chunk:
         return decoder.finish("eof")
+    if tap is not None:
+        tap.chunks.append(chunk)
     events = decoder.feed(chunk)
     if decoder.ended:
         await answer.drain()
@@ -207,4 +240,4 @@ def _provided_by(model: Model, tag: str) -> Model:
     return replace(model, provider=tag)
 
 
-__all__ = ["ApiKey", "HTTPProvider"]
+__all__ = ["ApiKey", "HTTPProvider", "Tap"]

@@ -44,7 +44,7 @@ class SurrogateMender:
                         out.append(msgspec.structs.replace(event, text=text))
                 case ToolCallDelta(args=str(args)):
                     joined = self._join(event, args)
-                    out.append(msgspec.structs.replace(event, args=joined, name=clean(event.name)))
+                    out.append(clean_struct(msgspec.structs.replace(event, args=joined)))
                 case ToolCallDelta() | ResponseStarted() | Notice():
                     out.append(clean_struct(event))
                 case BlockEnded():
@@ -72,7 +72,7 @@ class SurrogateMender:
             if block is None or key[1] == block:
                 del self._held[key]
                 if isinstance(event, ToolCallDelta):
-                    out.append(msgspec.structs.replace(event, args=LOST, name=clean(event.name)))
+                    out.append(clean_struct(msgspec.structs.replace(event, args=LOST)))
                 else:
                     out.append(msgspec.structs.replace(event, text=LOST))
 

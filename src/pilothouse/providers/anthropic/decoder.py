@@ -51,6 +51,7 @@ class _Event(Struct, gc=False):
     delta: _Delta | None = None
     usage: Any = None
     error: Any = None
+    code: Any = None  # of an error that stands flat in the event
 
 
 _REASONS: Final[dict[str, StopReason]] = {
@@ -199,7 +200,9 @@ class AnthropicDecoder(Decoder[_Event]):
             self._end(end, out)
 
     def _error(self, event: _Event, out: list[ProviderEvent]) -> None:
-        self._fail(classify(event.error or "the stream reports an error"), out)
+        self._fail(
+            classify(event.error or {"code": event.code, "message": "the stream reports an error"}), out
+        )
 
     def _ping(self, event: _Event, out: list[ProviderEvent]) -> None:
         """A sign of life; nothing that a reader would wait for."""
@@ -246,8 +249,9 @@ class AnthropicDecoder(Decoder[_Event]):
             if not block.name:
                 out.append(Notice("call_without_name", word(block.wire_id)))
                 return
-            if not block.spoke and isinstance(given, dict) and given:
-                out.append(ToolCallDelta(block.number, block.call_id, "", given, block.wire_id))
+            if not block.spoke and given:  # it came whole at the beginning
+                args = given if isinstance(given, str | dict) else msgspec.json.encode(given).decode()
+                out.append(ToolCallDelta(block.number, block.call_id, "", args, block.wire_id))
             out.append(BlockEnded(block.number))
         else:
             redacted = block.kind == "redacted_thinking"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ...messages import JSON, Model
+from ...messages import JSON, Message, Model
 from ...responses import ModelRequest, ModelSettings
 from ..http import ApiKey, HTTPProvider
 from .decoder import AnthropicDecoder
-from .wire import RULES, system_blocks, to_wire
+from .wire import RULES, from_wire, system_blocks, to_wire
 
 if TYPE_CHECKING:
     import httpx2
@@ -64,6 +64,14 @@ class AnthropicProvider(HTTPProvider):
         """Reads one response."""
         return AnthropicDecoder()
 
+    def to_wire(self, messages: Sequence[Message]) -> list[dict[str, JSON]]:
+        """The conversation part of a request; the messages are paired already."""
+        return to_wire(messages, self.tag)
+
+    def from_wire(self, stored: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Messages of a stored conversation part, whatever state it is in."""
+        return from_wire(stored)
+
     def body(self, request: ModelRequest) -> dict[str, JSON]:
         """The request in the dialect's words."""
         settings = request.settings
@@ -71,7 +79,7 @@ class AnthropicProvider(HTTPProvider):
         out: dict[str, JSON] = {
             "model": request.model.id,
             "max_tokens": limit,
-            "messages": to_wire(request.messages, self.tag),
+            "messages": self.to_wire(request.messages),
             "stream": True,
         }
         if system := system_blocks(request.system_prompt, request.messages):

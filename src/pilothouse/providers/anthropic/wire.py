@@ -36,11 +36,13 @@ from ..content import (
     text_file,
     texts_of,
 )
-from ..frames import mapping, word
+from ..frames import mapping, objects, word
 
 TAG: Final = "anthropic"
 RULES: Final = WireRules("A-Za-z0-9_-", 64)
 _DIALECT: Final = "Anthropic"
+_NOT_OPAQUE: Final = ("text", "tool_use", "tool_result", "image", "document")
+"""Kinds that are written from parts of their own, or by the user only."""
 
 
 def to_wire(messages: Sequence[Message], tag: str = TAG) -> list[dict[str, JSON]]:
@@ -103,7 +105,7 @@ def _goes_back(raw: JSON) -> bool:
         return bool(raw.get("signature"))
     if kind == "redacted_thinking":
         return bool(raw.get("data"))
-    return bool(kind)
+    return bool(kind) and kind not in _NOT_OPAQUE
 
 
 def _result(message: Message) -> dict[str, JSON]:
@@ -160,9 +162,9 @@ def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
     out: list[Message] = []
     for number, item in enumerate(stored):
         content = item.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        blocks = _blocks(content)
         if item.get("role") == "assistant":
-            parts = tuple(_assistant_part(mapping(block)) for block in blocks)
+            parts = tuple(_assistant_part(block) for block in blocks)
             # What holds nothing but blocks of the provider's own was a pause: it goes back (see `is_blank`).
             paused = bool(parts) and all(
                 isinstance(part, Reasoning) and part.raw is not None for part in parts
@@ -172,7 +174,7 @@ def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
             )
             continue
         rest = []
-        for place, block in enumerate(map(mapping, blocks)):
+        for place, block in enumerate(blocks):
             if block.get("type") == "tool_result":
                 out.append(_read_result(block, f"wire-{number}-{place}"))
             else:
@@ -180,6 +182,10 @@ def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
         if rest or not blocks:
             out.append(Message(f"wire-{number}", "user", tuple(rest)))
     return out
+
+
+def _blocks(content: JSON) -> list[dict[str, JSON]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else objects(content)
 
 
 def _assistant_part(block: dict[str, JSON]) -> Part:
@@ -203,12 +209,11 @@ def _assistant_part(block: dict[str, JSON]) -> Part:
 
 
 def _read_result(block: dict[str, JSON], message_id: str) -> Message:
-    content = block.get("content")
-    items = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    items = _blocks(block.get("content"))
     return Message(
         message_id,
         "tool",
-        tuple(_user_part(mapping(item)) for item in items),
+        tuple(_user_part(item) for item in items),
         call_id=word(block.get("tool_use_id")),
         is_error=bool(block.get("is_error")),
     )

@@ -59,6 +59,10 @@ class _Chunk(Struct, gc=False):
     responseId: Any = None  # noqa: N815
     promptFeedback: _Feedback | None = None  # noqa: N815
     error: Any = None
+    # of an error that stands flat in the chunk
+    code: Any = None
+    status: Any = None
+    message: Any = None
 
 
 _REASONS: Final[dict[str, StopReason]] = {
@@ -116,6 +120,10 @@ class GeminiDecoder(Decoder[_Chunk]):
             out.append(ResponseStarted(word(message.responseId) or None, model))
         if message.error:
             self._fail(classify(message.error), out)
+            return
+        if message.candidates is None and (message.code or message.status) and message.message:
+            flat = {"code": message.code, "status": message.status, "message": message.message}
+            self._fail(classify(flat), out)
             return
         feedback = message.promptFeedback
         if feedback is not None and (blocked := word(feedback.blockReason)) and blocked not in _UNSPECIFIED:

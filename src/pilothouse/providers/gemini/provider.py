@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 from ...core.unicode import clean
@@ -14,7 +14,7 @@ from ..content import is_empty, texts_of
 from ..http import HTTPProvider
 from ..tools import inlined
 from .decoder import GeminiDecoder
-from .wire import RULES, leading_system, to_wire
+from .wire import RULES, from_wire, leading_system, to_wire
 
 _BUDGETS: Final = {
     "none": 0,
@@ -50,10 +50,18 @@ class GeminiProvider(HTTPProvider):
         """Reads one response."""
         return GeminiDecoder()
 
+    def to_wire(self, messages: Sequence[Message]) -> list[dict[str, JSON]]:
+        """The conversation part of a request; the messages are paired already."""
+        return to_wire(messages, self.tag)
+
+    def from_wire(self, stored: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Messages of a stored conversation part, whatever state it is in."""
+        return from_wire(stored)
+
     def body(self, request: ModelRequest) -> dict[str, JSON]:
         """The request in the dialect's words."""
         settings = request.settings
-        out: dict[str, JSON] = {"contents": to_wire(request.messages, self.tag)}
+        out: dict[str, JSON] = {"contents": self.to_wire(request.messages)}
         if system := _system(request.system_prompt, request.messages):
             out["systemInstruction"] = {"parts": [{"text": text} for text in system]}
         if request.tools:

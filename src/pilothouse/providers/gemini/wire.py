@@ -38,7 +38,7 @@ from ..content import (
     text_file,
     texts_of,
 )
-from ..frames import mapping, word
+from ..frames import mapping, objects, raw_text, word
 
 TAG: Final = "gemini"
 RULES: Final = WireRules("A-Za-z0-9_.:-", 128)
@@ -168,7 +168,7 @@ def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
     out: list[Message] = []
     open_calls: list[ToolCall] = []
     for number, content in enumerate(stored):
-        parts = [mapping(part) for part in content.get("parts") or []]
+        parts = objects(content.get("parts"))
         if content.get("role") == "model":
             said = [_read_model_part(part, f"wire-{number}-{place}") for place, part in enumerate(parts)]
             message = Message(f"wire-{number}", "assistant", tuple(said))
@@ -196,7 +196,7 @@ def _read_model_part(part: dict[str, JSON], made_id: str) -> Part:
             name: value for name, value in (("thoughtSignature", signature), ("id", call.get("id"))) if value
         }
         data = {**kept, "tag": TAG} if kept else None
-        raw = given if isinstance(given, str) else "" if given is None else encode_body(given).decode()
+        raw = raw_text(given)
         value, why = judge_object(given) if isinstance(given, dict) else judge_arguments(raw)
         return ToolCall(word(call.get("id")) or made_id, word(call.get("name")), value, raw, why, data)
     if part.get("thought"):

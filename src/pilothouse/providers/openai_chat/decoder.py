@@ -22,7 +22,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, word
+from ..frames import figure, mapping, number, word
 from .calls import CallRouter, add_piece, announce
 from .profile import CompatProfile
 from .think import ThinkTags
@@ -229,12 +229,12 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
 
     def _on_call(self, piece: _Call, out: list[ProviderEvent]) -> None:
         function = piece.function
-        index = piece.index if type(piece.index) is int else None
+        index = number(piece.index)
         wire_id = word(piece.id)
         name = word(function.name) if function is not None else ""
         args = function.arguments if function is not None else None
-        if not isinstance(args, str | dict):
-            args = ""
+        if not isinstance(args, str | dict):  # what is no object is kept as it is, to be refused
+            args = "" if args is None else msgspec.json.encode(args).decode()
         call = self._calls.find(index, wire_id, name, args)
         if call is None:
             self._shut(out)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ...messages import JSON, Model
+from ...messages import JSON, Message, Model
 from ...responses import ModelRequest, ModelSettings
 from ..content import is_empty
 from ..http import ApiKey, HTTPProvider
 from ..tools import chat_choice, named_schema
 from .decoder import OpenAIChatDecoder
 from .profile import DEEPSEEK, GROQ, MISTRAL, OPENAI, OPENROUTER, CompatProfile
-from .wire import rules_of, to_wire
+from .wire import from_wire, rules_of, to_wire
 
 if TYPE_CHECKING:
     import httpx2
@@ -75,10 +75,18 @@ class OpenAIChatProvider(HTTPProvider):
         """Reads one response."""
         return OpenAIChatDecoder(self.profile)
 
+    def to_wire(self, messages: Sequence[Message]) -> list[dict[str, JSON]]:
+        """The conversation part of a request; the messages are paired already."""
+        return to_wire(messages, self.profile)
+
+    def from_wire(self, stored: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Messages of a stored conversation part, whatever state it is in."""
+        return from_wire(stored)
+
     def body(self, request: ModelRequest) -> dict[str, JSON]:
         """The request in the dialect's words."""
         profile, settings = self.profile, request.settings
-        messages = to_wire(request.messages, profile)
+        messages = self.to_wire(request.messages)
         if request.system_prompt is not None and not is_empty(request.system_prompt):
             messages.insert(0, {"role": profile.system_role, "content": request.system_prompt})
         out: dict[str, JSON] = {"model": request.model.id, "messages": messages, "stream": True}

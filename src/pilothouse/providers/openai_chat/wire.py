@@ -36,7 +36,7 @@ from ..content import (
     text_file,
     texts_of,
 )
-from ..frames import mapping, word
+from ..frames import mapping, objects, raw_text, word
 from .profile import CompatProfile
 
 _DIALECT: Final = "a chat completions server"
@@ -213,10 +213,9 @@ def _assistant_parts(item: Mapping[str, Any]) -> list[Part]:
             parts.append(Reasoning(thought))
             break
     parts += _parts(item.get("content"))
-    for call in item.get("tool_calls") or []:
-        function = mapping(mapping(call).get("function"))
-        raw = function.get("arguments")
-        text = raw if isinstance(raw, str) else "" if raw is None else encode_body(raw).decode()
+    for call in objects(item.get("tool_calls")):
+        function = mapping(call.get("function"))
+        text = raw_text(function.get("arguments"))
         value, why = judge_arguments(text)
         parts.append(ToolCall(word(call.get("id")), word(function.get("name")), value, text, why))
     return parts
@@ -226,8 +225,7 @@ def _parts(content: JSON) -> list[Part]:
     if isinstance(content, str):
         return [Text(content)]
     parts: list[Part] = []
-    for item in content if isinstance(content, list) else []:
-        fields = mapping(item)
+    for fields in objects(content):
         if isinstance(text := fields.get("text"), str):
             parts.append(Text(text))
         elif fields.get("type") == "image_url":

@@ -303,7 +303,7 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
         self._know_call(entry, item, out)
         final = item.get("arguments")
         differs: str | None = None
-        if isinstance(final, dict):
+        if final is not None and not isinstance(final, str):
             final = msgspec.json.encode(final).decode()
         if isinstance(final, str) and final != entry.text:
             if final.startswith(entry.text):

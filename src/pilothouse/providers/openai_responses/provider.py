@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ...messages import JSON, Message, Model
 from ...responses import ModelRequest, ModelSettings
@@ -12,7 +12,7 @@ from ..content import is_empty
 from ..http import ApiKey, HTTPProvider
 from ..tools import named_schema, responses_choice
 from .decoder import OpenAIResponsesDecoder
-from .wire import RULES, to_wire
+from .wire import RULES, from_wire, to_wire
 
 if TYPE_CHECKING:
     import httpx2
@@ -60,6 +60,14 @@ class OpenAIResponsesProvider(HTTPProvider):
         """Reads one response."""
         return OpenAIResponsesDecoder()
 
+    def to_wire(self, messages: Sequence[Message]) -> list[dict[str, JSON]]:
+        """The conversation part of a request; the messages are paired already."""
+        return to_wire(messages, self.tag)
+
+    def from_wire(self, stored: Sequence[Mapping[str, Any]]) -> list[Message]:
+        """Messages of a stored conversation part, whatever state it is in."""
+        return from_wire(stored)
+
     def body(self, request: ModelRequest) -> dict[str, JSON]:
         """The request in the dialect's words. It has no field for stop sequences and seeds: these are left out."""
         settings = request.settings
@@ -68,7 +76,7 @@ class OpenAIResponsesProvider(HTTPProvider):
             messages = _new_ones(messages)
         out: dict[str, JSON] = {
             "model": request.model.id,
-            "input": to_wire(messages, self.tag),
+            "input": self.to_wire(messages),
             "stream": True,
             "store": self.store,
         }

@@ -34,7 +34,7 @@ from ..content import (
     text_file,
     texts_of,
 )
-from ..frames import mapping, word
+from ..frames import mapping, objects, raw_text, word
 
 TAG: Final = "openai-responses"
 RULES: Final = WireRules("A-Za-z0-9_-", 64)
@@ -193,7 +193,7 @@ def _read(item: Mapping[str, Any], message_id: str) -> Message:
 def _model_parts(item: Mapping[str, Any]) -> list[Part]:
     match item.get("type", "message"):
         case "function_call":
-            raw = word(item.get("arguments"))
+            raw = raw_text(item.get("arguments"))
             value, why = judge_arguments(raw)
             data = _read_kept(item, "type", "arguments", "call_id", "name")
             return [ToolCall(word(item.get("call_id")), word(item.get("name")), value, raw, why, data)]
@@ -214,8 +214,7 @@ def _parts(content: JSON) -> list[Part]:
     if isinstance(content, str):
         return [Text(content)]
     parts: list[Part] = []
-    for item in content if isinstance(content, list) else []:
-        fields = mapping(item)
+    for fields in objects(content):
         if isinstance(text := fields.get("text", fields.get("refusal")), str):
             parts.append(Text(text))
         elif fields.get("type") == "input_image":
