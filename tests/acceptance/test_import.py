@@ -33,13 +33,26 @@ def modules_after(code: str) -> set[str]:
     return {name.split(".")[0] for name in json.loads(found.stdout.splitlines()[-1])}
 
 
+FIRST_TURN = """
+import asyncio
+from pilothouse import AgentController
+
+async def model(messages):
+    yield "ok"
+
+async def main():
+    await (await AgentController(model).send("hi")).result()
+
+asyncio.run(main())
+"""
+
+
 @pytest.mark.parametrize(
     "code",
     [
         "import pilothouse",
         "from pilothouse import AgentController, RunController, LoopConfig, MemoryJournal, Message",
-        "import asyncio\nfrom pilothouse import AgentController\nasync def m(x):\n    yield 'ok'\n"
-        "async def main():\n    await (await AgentController(m).send('hi')).result()\nasyncio.run(main())",
+        FIRST_TURN,
     ],
     ids=["package", "names", "first turn"],
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from ..commands import (
@@ -18,7 +21,7 @@ from ..commands import (
 from ..core.canonical import NotJSON, digest, encode, normal
 from ..core.rules import answers
 from ..core.run import HOST, CommandState, Phase, RunState
-from ..errors import CommandConflict, CommandNotFound, InvalidCommand, OwnedElsewhere, RecordRefused
+from ..errors import CommandConflict, CommandNotFound, InvalidCommand, OwnedElsewhere, RecordRefused, RunError
 from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
 from ..records import Descriptor, Draft
 from .fleet import Fleet
@@ -26,6 +29,8 @@ from .live import LiveRun
 from .port import kind_of
 from .recovering import Recovery
 from .writer import Written
+
+logger = logging.getLogger("pilothouse.runs")
 
 
 class Orders:
@@ -58,24 +63,27 @@ class Orders:
                 raise OwnedElsewhere(command.run_id, head.owner or "")
             if state.loss is not None and not self._may_recover(state):
                 return _refused(command, "unknown")
-            if (live := await self._revive(command)) is None:
+            stop = _stop_facts(command, command_digest) if isinstance(command.body, Cancel) else ()
+            if not await self._revive(command.run_id, stop):
                 return _refused(command, "recovery_failed")
+            live = fleet.live[command.run_id]
+            if command.id in live.state.commands:  # the stop was recorded with the restore
+                return live.state.commands[command.id].ack(command.run_id)
         return await self._admit(live, command, command_digest, limit)
 
     def _may_recover(self, state: RunState) -> bool:
         return self._auto_recover != "never" and not state.violated and state.takeovers < 3
 
-    async def _revive(self, command: Command) -> LiveRun | None:
+    async def _revive(self, run_id: str, stop: Sequence[Written]) -> bool:
         """Recovers an orphan or a lost run before the command is judged (RC-53)."""
         if self._fleet.described.descriptor.recovery != "journal":
-            return None
-        stop = command.body if isinstance(command.body, Cancel) else None
+            return False
         try:
-            await self._recovery.recover(command.run_id, stop=stop)
-        except RecordRefused:
-            return None
-        live = self._fleet.live.get(command.run_id)
-        return None if live is None or live.over else live
+            await self._recovery.recover(run_id, also=stop)
+        except RunError as error:
+            logger.warning("run %s was not recovered for a command: %s", run_id, error)
+            return False
+        return run_id in self._fleet.live
 
     def cancel_nowait(self, command: Command) -> bool:
         """Stops a run that is live here at once: the stop acts before it is durable, and is recorded first (AC-122).
@@ -89,12 +97,7 @@ class Orders:
             return False
         if live.state.stop is None and not live.scope.cancelled:
             command, canonical = normal(command)
-            accepted = CommandAnswered(command.id, "accepted")
-            live.writer.write_nowait(
-                (Draft(CommandReceived(command, digest(canonical))), HOST),
-                (Draft(accepted, causation=command.id), HOST),
-                (Draft(StopRequested(body.reason, body.source), causation=command.id), HOST),
-            )
+            live.writer.write_nowait(*_stop_facts(command, digest(canonical)))
             live.stop(body.reason, body.source)
         return True
 
@@ -217,6 +220,17 @@ class Orders:
         if known is None:
             raise CommandNotFound(run_id, command_id)
         return known.ack(run_id)
+
+
+def _stop_facts(command: Command, command_digest: str) -> tuple[Written, ...]:
+    """A cancel is decided by the controller: received, accepted and acted on in one append (RC-39)."""
+    body = command.body
+    assert isinstance(body, Cancel)
+    return (
+        (Draft(CommandReceived(command, command_digest)), HOST),
+        (Draft(CommandAnswered(command.id, "accepted"), causation=command.id), HOST),
+        (Draft(StopRequested(body.reason, body.source), causation=command.id), HOST),
+    )
 
 
 def _refused(command: Command, code: str) -> Ack:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ..commands import Cancel
 from ..contracts import Queryable, Resumable
 from ..core.run import HOST, RUNTIME, RunState
 from ..errors import (
@@ -31,6 +30,21 @@ logger = logging.getLogger("pilothouse.runs")
 ConfigDigest = Callable[[], str]
 
 
+def _restore(state: RunState, reasons: tuple[str, ...]) -> list[Written]:
+    """The facts that close a gap: the loss, if nobody recorded it, and the restore; none for a run at rest."""
+    if state.loss is None and state.resting:
+        return []
+    drafts: list[Written] = []
+    loss_seq = state.loss_seq
+    if state.loss is None:
+        drafts.append(
+            (Draft(ContinuityLost(state.seq, "owner_lost", "the process that drove it is gone")), HOST)
+        )
+        loss_seq = state.seq + 1
+    restored = ContinuityRestored(loss_seq, "journal", state.chain, state.seq, accepted=reasons)
+    return [*drafts, (Draft(restored), HOST)]
+
+
 class Recovery:
     """Recovers and abandons runs of one fleet. Concurrent calls for one run share one recovery."""
 
@@ -38,11 +52,11 @@ class Recovery:
         self._fleet = fleet
 
     async def recover(
-        self, run_id: str, *, accept: Accept | None = None, stop: Cancel | None = None
+        self, run_id: str, *, accept: Accept | None = None, also: Sequence[Written] = ()
     ) -> RunView:
         """Returns when the restore is durable and the runtime attached (RC-54).
 
-        `stop`: fires the scope before `resume` is entered, so that no model call is made (RC-53).
+        `also` is recorded with the restore, before the runtime is entered: a stop, so that no model call is made (RC-53).
 
         Raises:
             Unsupported: the runtime cannot recover.
@@ -52,14 +66,8 @@ class Recovery:
         fleet = self._fleet
         fleet.check_open("recover a run")
         running = fleet.recovering.get(run_id)
-        if running is None:
-            head = await fleet.head(run_id)
-            if head.summary.state == "terminal" or self._healthy(run_id):
-                return await fleet.view(run_id)
-            fleet.check_control(head.registration)
-            if fleet.described.descriptor.recovery != "journal" or not isinstance(fleet.runtime, Resumable):
-                raise Unsupported("the runtime cannot recover: abandon the run instead", "recovery")
-            running = asyncio.get_running_loop().create_task(self._recover(head, accept or Accept(), stop))
+        if running is None:  # in one step, so that calls at the same time share it
+            running = asyncio.get_running_loop().create_task(self._recover(run_id, accept or Accept(), also))
             fleet.recovering[run_id] = running
             running.add_done_callback(lambda _: fleet.recovering.pop(run_id, None))
         await asyncio.shield(running)
@@ -73,30 +81,24 @@ class Recovery:
             )
         return live is not None and not live.over
 
-    async def _recover(self, head: RunHead, accept: Accept, stop: Cancel | None) -> None:
+    async def _recover(self, run_id: str, accept: Accept, also: Sequence[Written]) -> None:
         fleet = self._fleet
-        run_id = head.registration.spec.run_id
-        state = await fleet.refold(head.registration)
-        reasons = self._reasons(head, state, accept)
+        head = await fleet.head(run_id)
+        if head.summary.state == "terminal" or self._healthy(run_id):
+            return
+        fleet.check_control(head.registration)
+        if fleet.described.descriptor.recovery != "journal" or not isinstance(fleet.runtime, Resumable):
+            raise Unsupported("the runtime cannot recover: abandon the run instead", "recovery")
+        reasons = self._reasons(head, await fleet.refold(head.registration), accept)
         live = await self._claim(head)
-        if not (state.resting and state.loss is None):
-            drafts: list[Written] = []
-            loss_seq = live.state.loss_seq
-            if live.state.loss is None:
-                cause = ContinuityLost(live.state.seq, "owner_lost", "the process that drove it is gone")
-                drafts.append((Draft(cause), HOST))
-                loss_seq = live.state.seq + 1
-            restored = ContinuityRestored(
-                loss_seq, "journal", live.state.chain, live.state.seq, accepted=reasons
-            )
-            drafts.append((Draft(restored), HOST))
+        drafts = [*_restore(live.state, reasons), *also]
+        if drafts:
             await live.writer.write(*drafts)
-        if stop is not None:
-            live.scope.fire(stop.reason, stop.source)
-        elif live.state.stop is not None:
-            live.scope.fire(live.state.stop.reason, live.state.stop.source)
+        if live.state.stop is not None:
+            live.stop(live.state.stop.reason, live.state.stop.source)
         try:
-            await fleet.drive(live, resume=True)
+            # Without a fact of the runtime there is nothing to go on from: it is driven from the beginning (RC-57).
+            await fleet.drive(live, resume=live.state.started)
         except Exception as error:
             await live.lose("recovery_failed", f"{type(error).__name__}: {error}")
             raise
