@@ -3,13 +3,16 @@
 It was written from the page alone and knows the vocabulary structs only. It is slow, copies everything, remembers
 every id for ever and derives the phase anew each time: nothing that the real one does for speed is repeated here.
 
-`Oracle.offer(draft, lane)` answers as the writer must: `Verdict("legal")` with the facts that came in front, or one
-of `duplicate`, `refused`, `violation`, `never` (a cell where the controller never writes), and then nothing changed.
+Where the page leaves a choice, the choice is marked `Read:` below and listed in `docs/design/reducer.md`.
+
+`Oracle.offer((draft, lane), …)` answers as the writer must: `legal`, with the facts that came in front, or one of
+`duplicate`, `refused`, `violation`, `never` (a cell where the controller never writes), and then nothing changed.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,6 +32,14 @@ LANES: dict[type, set[str]] = {
     ev.RequestClosed: EITHER, ev.InputReturned: EITHER, ev.Noted: RUNTIME, ev.ViolationRecorded: HOST,
     ev.ContinuityLost: HOST, ev.ContinuityRestored: HOST, ev.RunAbandoned: HOST, ev.RunEnded: RUNTIME,
 }  # fmt: skip
+
+
+def lane_fits(fact: ev.Fact, lane: str, phase: str) -> bool:
+    """§3.3. Read: the end that the writer records for a stopped runtime (RC-40) is written on the host's lane."""
+    if isinstance(fact, ev.RunEnded) and lane == "host" and phase == "stopping":
+        return isinstance(fact.outcome, ev.Cancelled) or fact.outcome == ev.Incomplete("limit", "deadline")
+    return lane in LANES[type(fact)]
+
 
 # §3.5, copied cell by cell. "=" stays, ">" moves, "R" refused, "V" violation, "." never written there.
 PHASES = ("accepted", "running", "waiting", "stopping", "unknown", "terminal")
@@ -101,7 +112,7 @@ class Contract:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Call:
     tool: str
     state: str = "proposed"
@@ -114,7 +125,7 @@ class Call:
     answer: Any = None  # None: pending or never asked; "closed"; or the resolution
 
 
-@dataclass
+@dataclass(frozen=True)
 class Input:
     """A received command and what became of it."""
 
@@ -142,6 +153,8 @@ def name_of(fact: ev.Fact) -> tuple | None:
             return (fact.kind, fact.turn, fact.attempt)
         case ev.MessageAdded():
             return ("message", fact.message.id)
+        case ev.PartialSaved():
+            return ("partial", fact.message_id, fact.part, fact.index, fact.offset)
         case ev.OutputAdded():
             return ("output", fact.output_id)
         case ev.CallProposed():
@@ -172,19 +185,23 @@ class Oracle:
         self.stored: dict[tuple, tuple[int, Any, str]] = {}
         self.inputs: dict[str, Input] = {}
         self.pending: dict[str, cmd.Request] = {}
+        self.opened: dict[str, cmd.Request] = {}
         self.calls: dict[str, Call] = {}
         self.messages: set[str] = set()
         self.outputs: set[str] = set()
+        self.turn, self.turn_open = 0, False
+        self.asked: tuple[int, int] | None = None
+        self.lost_seq = 0
 
     def copy(self) -> Oracle:
         """A twin that goes its own way."""
         twin = copy.copy(self)
-        for name in ("stored", "pending"):
-            setattr(twin, name, dict(getattr(self, name)))
-        twin.inputs = {key: copy.copy(item) for key, item in self.inputs.items()}
-        twin.calls = {key: copy.copy(item) for key, item in self.calls.items()}
-        twin.messages, twin.outputs = set(self.messages), set(self.outputs)
+        for name in ("stored", "pending", "opened", "inputs", "calls", "messages", "outputs"):
+            setattr(twin, name, copy.copy(getattr(self, name)))
         return twin
+
+    def _change(self, where: dict, key: str, **changes: Any) -> None:
+        where[key] = dataclasses.replace(where[key], **changes)
 
     @property
     def phase(self) -> str:
@@ -204,40 +221,75 @@ class Oracle:
         return {key: call for key, call in self.calls.items() if call.state != "finished"}
 
     @property
-    def queued(self) -> set[str]:
-        """Steers and follow-ups without a fate."""
+    def left_over(self) -> set[str]:
+        """Steers and follow-ups without a fate (RC-27, RC-37)."""
         return {
             key for key, item in self.inputs.items()
             if isinstance(item.body, cmd.Steer | cmd.FollowUp | cmd.Replace)
             and not item.fate and item.answer in ("", "accepted")
         }  # fmt: skip
 
+    @property
+    def queued(self) -> set[str]:
+        """Those that were accepted."""
+        return {key for key in self.left_over if self.inputs[key].answer}
+
     # Judging
 
-    def offer(self, draft: Draft, lane: str) -> Verdict:
-        """Judges, and applies what is legal with all that has to come in front of it (RC-22, RC-27)."""
+    def offer(self, *drafts: tuple[Draft, str]) -> tuple[Verdict, Oracle]:
+        """One append, all or none (RC-12): the verdict, and the run after it, itself if nothing changed."""
+        ahead, verdict = self, LEGAL
+        for draft, lane in drafts:
+            verdict = ahead._verdict(draft, lane)
+            if verdict.kind == "legal":
+                ahead = ahead.copy() if ahead is self else ahead
+                ahead._commit(draft, lane)
+            elif verdict.kind != "duplicate":  # which changes nothing, and the others of its append stand
+                return verdict, self
+        if ahead is self:
+            return verdict, self
+        return Verdict("legal", seq=verdict.seq or ahead.seq), ahead
+
+    def _verdict(self, draft: Draft, lane: str) -> Verdict:
         fact = draft.fact
         content = (fact, draft.causation, draft.source)
         name = ("event", draft.event_id) if draft.event_id else name_of(fact)
-        if name is not None and name in self.stored:
-            seq, before, before_lane = self.stored[name]
-            if (content, lane) == (before, before_lane):
-                return Verdict("duplicate", seq=seq)
-            return VIOLATION if lane == "runtime" else NEVER
-        if lane not in LANES[type(fact)]:
+        known = self.stored.get(name) if name is not None else None
+        if known is not None and known[1:] == (content, lane):
+            return Verdict("duplicate", seq=known[0])
+        if not lane_fits(fact, lane, self.phase):
             return Verdict("refused", "wrong_lane")
-        verdict = self._judge(fact, draft.causation, lane)
+        if lane == "runtime" and (draft.event_id or "").startswith("host:"):
+            return Verdict("refused", "invalid_fact")  # RC-13: reserved
+        first = self._begins(fact, lane)
+        verdict = self._judge(fact, draft.causation, "running" if first and self.stop is None else self.phase)
+        if verdict.kind == "legal" and known is not None:
+            verdict = VIOLATION  # RC-13. Read: an honest race is refused before its id is looked at
         if verdict.kind == "violation" and lane == "host":
             return NEVER  # only a runtime's draft can be one
-        if verdict.kind != "legal":
-            return verdict
-        for extra, its_lane in self._in_front(fact, draft.causation):
+        return verdict
+
+    def _commit(self, draft: Draft, lane: str) -> None:
+        """Applies what is legal, with all that has to come in front of it (RC-22, RC-27)."""
+        fact = draft.fact
+        name = ("event", draft.event_id) if draft.event_id else name_of(fact)
+        if self._begins(fact, lane):
+            self._store(ev.RunStarted(), None, "runtime", ("run_started",), None)
+        for extra, its_lane in list(self._in_front(fact, draft.causation)):
             self._store(extra.fact, extra.causation, its_lane, name_of(extra.fact), None)
         self._store(fact, draft.causation, lane, name, draft.source)
-        return Verdict("legal", seq=self.seq)
 
-    def _judge(self, fact: ev.Fact, causation: str | None, lane: str) -> Verdict:
-        phase = self.phase
+    def _begins(self, fact: ev.Fact, lane: str) -> bool:
+        """§3.5: the port puts `run_started` in front of a first fact, not of an incomplete or failed end."""
+        early = isinstance(fact, ev.RunEnded) and isinstance(fact.outcome, ev.Incomplete | ev.Failed)
+        waits = lane == "runtime" and not self.started and self.phase in ("accepted", "stopping")
+        return waits and not early and not isinstance(fact, ev.RunStarted)
+
+    def judge(self, fact: ev.Fact, causation: str | None = None) -> Verdict:
+        """The verdict without what comes in front: one cell of the table and the conditions of §3.5."""
+        return self._judge(fact, causation, self.phase)
+
+    def _judge(self, fact: ev.Fact, causation: str | None, phase: str) -> Verdict:
         match cell(fact, phase):
             case "V":
                 return VIOLATION
@@ -268,7 +320,7 @@ class Oracle:
 
     def _input_returned(self, fact: ev.InputReturned, causation: str | None) -> Verdict:
         """RC-37: one fate an input."""
-        return LEGAL if fact.command_id in self.queued else VIOLATION
+        return LEGAL if fact.command_id in self.left_over else VIOLATION
 
     def _effect_of(self, causation: str, *kinds: type) -> bool:
         """RC-22: whether an effect may name this command as its cause."""
@@ -290,13 +342,28 @@ class Oracle:
         new = len(set(proposed)) == len(proposed) and not set(proposed) & set(self.calls)
         return LEGAL if new else VIOLATION
 
+    def _turn_started(self, fact: ev.TurnStarted, causation: str | None) -> Verdict:
+        """Read: turns are numbered from 1 and do not overlap; requests and attempts belong to the open turn."""
+        return VIOLATION if self.turn_open or fact.turn != self.turn + 1 else LEGAL
+
+    def _turn_ended(self, fact: ev.TurnEnded, causation: str | None) -> Verdict:
+        return LEGAL if self.turn_open and fact.turn == self.turn else VIOLATION
+
+    def _model_requested(self, fact: ev.ModelRequested, causation: str | None) -> Verdict:
+        if self.asked is not None or not self.turn_open or fact.turn != self.turn:
+            return VIOLATION
+        return LEGAL
+
+    def _model_attempt_ended(self, fact: ev.ModelAttemptEnded, causation: str | None) -> Verdict:
+        return LEGAL if self.asked == (fact.turn, fact.attempt) else VIOLATION
+
     def _output_added(self, fact: ev.OutputAdded, causation: str | None) -> Verdict:
         return VIOLATION if fact.output_id in self.outputs else LEGAL
 
     def _request_opened(self, fact: ev.RequestOpened, causation: str | None) -> Verdict:
         """RC-24, and the row *awaiting* of §3.14."""
         request = fact.request
-        if request.kind not in self.contract.requests or ("request", request.id, "opened") in self.stored:
+        if request.kind not in self.contract.requests or request.id in self.opened:
             return VIOLATION
         if request.call_id is not None and request.kind != "input":
             call = self.calls.get(request.call_id)
@@ -339,8 +406,8 @@ class Oracle:
 
     def _allowed(self, call: Call) -> tuple[str, str, str]:
         """The one operation that an allow permits: what was asked, or with the arguments that the person edited."""
-        asked: ev.RequestOpened = self.stored["request", call.request, "opened"][1][0]
-        tool, digest, effect = self.contract.operations[asked.request.operation_digest or ""]
+        asked = self.opened[call.request or ""]
+        tool, digest, effect = self.contract.operations[asked.operation_digest or ""]
         edited = call.answer.arguments
         return tool, digest if edited is None else self.contract.arguments[repr(edited)], effect
 
@@ -351,16 +418,19 @@ class Oracle:
     def _call_finished(self, fact: ev.CallFinished, causation: str | None) -> Verdict:
         """EF-2, and the column *next* of §3.14."""
         call = self.calls.get(fact.call_id)
-        if call is None or call.state == "finished":
-            return VIOLATION
+        if call is None or call.state == "finished" or fact.attempt != call.attempt:
+            return VIOLATION  # Read: it says of which attempt it is the end
         ends = {"cancelled"}
-        if call.state == "proposed" or call.answer == "closed" or isinstance(call.answer, cmd.Deny):
-            ends |= {"refused"}
+        if call.state in ("proposed", "awaiting"):
+            ends |= {"refused"}  # Read: before a start only; a limit may refuse what a person allowed (agent-loop 3.6)
         if isinstance(call.answer, cmd.ExternalResult):
             ends |= {"succeeded", "failed"}
         if call.state in ("started", "observed"):
-            ends |= {"succeeded", "failed", "refused", "unknown"}
+            ends |= {"succeeded", "failed", "unknown"}
         return LEGAL if fact.outcome in ends else VIOLATION
+
+    def _continuity_restored(self, fact: ev.ContinuityRestored, causation: str | None) -> Verdict:
+        return LEGAL if fact.loss_seq == self.lost_seq else NEVER
 
     def _run_ended(self, fact: ev.RunEnded, causation: str | None) -> Verdict:
         """RC-26."""
@@ -385,10 +455,10 @@ class Oracle:
             for key, call in self.open_calls.items():
                 never_ran = call.state in ("proposed", "awaiting") and call.mediated
                 outcome = "cancelled" if never_ran else "unknown"
-                yield Draft(ev.CallFinished(key, outcome, by="host")), "host"
+                yield Draft(ev.CallFinished(key, outcome, by="host", attempt=call.attempt)), "host"
             for key in self.pending:
                 yield Draft(ev.RequestClosed(key, "run_ended")), "host"
-            for key in sorted(self.queued):
+            for key in sorted(self.left_over):
                 yield Draft(ev.InputReturned(key, "run_ended")), "host"
 
     # Applying
@@ -397,9 +467,8 @@ class Oracle:
         self, fact: ev.Fact, causation: str | None, lane: str, name: tuple | None, source: str | None
     ) -> None:
         self.seq += 1
-        content = (self.seq, (fact, causation, source), lane)
-        for key in {name, name_of(fact)} - {None}:
-            self.stored.setdefault(key, content)
+        if name is not None:
+            self.stored[name] = (self.seq, (fact, causation, source), lane)
         self.told = self.told or lane == "runtime"
         self._apply(fact, causation)
 
@@ -415,19 +484,18 @@ class Oracle:
             case ev.CommandReceived():
                 self.inputs[fact.command.id] = Input(fact.command.body)
             case ev.CommandAnswered():
-                known = self.inputs[fact.command_id]
-                known.answer = fact.answer
-                if fact.answer == "accepted" and isinstance(known.body, cmd.Cancel) and self.stop:
-                    known.fate = "applied"
+                self._change(self.inputs, fact.command_id, answer=fact.answer)
+                cancels = isinstance(self.inputs[fact.command_id].body, cmd.Cancel)
+                if fact.answer == "accepted" and cancels and self.stop:
+                    self._change(self.inputs, fact.command_id, fate="applied")  # RC-39
             case ev.StopRequested():
                 self.stop = fact
-                for known in self.inputs.values():
-                    if isinstance(known.body, cmd.Cancel) and known.answer == "accepted":
-                        known.fate = "applied"
+                if causation in self.inputs:
+                    self._change(self.inputs, causation, fate="applied")
             case ev.MessageAdded():
                 self.messages.add(fact.message.id)
                 if causation is not None:
-                    self.inputs[causation].fate = "applied"
+                    self._change(self.inputs, causation, fate="applied")
                 if fact.message.role == "assistant":
                     for part in fact.message.tool_calls:
                         self.calls[part.call_id] = Call(part.tool)
@@ -436,34 +504,42 @@ class Oracle:
             case ev.CallProposed():
                 self.calls[fact.call_id] = Call(fact.tool)
             case ev.CallStarted():
-                call = self.calls[fact.call_id]
-                call.state, call.attempt, call.mediated = "started", fact.attempt, fact.mediated
-                call.effect, call.digest, call.not_run = fact.effect, fact.arguments_digest, False
+                self._change(
+                    self.calls, fact.call_id, state="started", attempt=fact.attempt, mediated=fact.mediated,
+                    effect=fact.effect, digest=fact.arguments_digest, not_run=False,
+                )  # fmt: skip
             case ev.CallObserved():
-                self.calls[fact.call_id].state = "observed"
-                self.calls[fact.call_id].not_run = fact.not_run
+                self._change(self.calls, fact.call_id, state="observed", not_run=fact.not_run)
             case ev.CallFinished():
-                self.calls[fact.call_id].state = "finished"
+                self._change(self.calls, fact.call_id, state="finished")
             case ev.RequestOpened():
-                self.pending[fact.request.id] = fact.request
+                self.pending[fact.request.id] = self.opened[fact.request.id] = fact.request
                 if fact.request.call_id is not None and fact.request.kind != "input":
-                    call = self.calls[fact.request.call_id]
-                    call.state, call.request, call.answer = "awaiting", fact.request.id, None
+                    asks = fact.request.id
+                    self._change(self.calls, fact.request.call_id, state="awaiting", request=asks, answer=None)
             case ev.RequestResolved():
                 self._retire(fact.request_id, fact.resolution)
-                self.inputs[causation or ""].fate = "applied"
+                self._change(self.inputs, causation or "", fate="applied")
             case ev.RequestClosed():
                 self._retire(fact.request_id, "closed")
-                for known in self.inputs.values():
+                for key, known in list(self.inputs.items()):
                     of_it = isinstance(known.body, cmd.Answer) and known.body.request_id == fact.request_id
                     if of_it and not known.fate and known.answer in ("", "accepted"):
-                        known.fate = "returned"
+                        self._change(self.inputs, key, fate="returned")
             case ev.InputReturned():
-                self.inputs[fact.command_id].fate = "returned"
+                self._change(self.inputs, fact.command_id, fate="returned")
             case ev.ContinuityLost():
-                self.lost = fact
+                self.lost, self.lost_seq = fact, self.seq
             case ev.ContinuityRestored():
                 self.lost = None
+            case ev.TurnStarted():
+                self.turn, self.turn_open = fact.turn, True
+            case ev.TurnEnded():
+                self.turn_open = False
+            case ev.ModelRequested():
+                self.asked = (fact.turn, fact.attempt)
+            case ev.ModelAttemptEnded():
+                self.asked = None
             case ev.RunAbandoned():
                 assert self.lost is not None
                 self.outcome = ev.Unknown(self.lost.cause, fact.reason, settled=True, by=fact.by)
@@ -472,9 +548,9 @@ class Oracle:
 
     def _retire(self, request_id: str, answer: Any) -> None:
         del self.pending[request_id]
-        for call in self.calls.values():
+        for key, call in list(self.calls.items()):
             if call.request == request_id and call.state == "awaiting":
-                call.answer = answer
+                self._change(self.calls, key, answer=answer)
 
     # What is compared
 
@@ -484,18 +560,18 @@ class Oracle:
         return known.fate or known.answer or "received"
 
     def key(self) -> tuple:
-        """All that later verdicts can depend on, numbers aside."""
+        """All that later verdicts can depend on, numbers aside. Facts of an alphabet are told apart by identity."""
         return (
-            self.phase, self.started, self.told, repr(self.stop), repr(self.lost), repr(self.outcome),
-            frozenset((key, item[1], item[2]) for key, item in _hashable(self.stored)),
-            frozenset((key, item.answer, item.fate) for key, item in self.inputs.items()),
-            frozenset(self.pending), frozenset((key, repr(call)) for key, call in self.calls.items()),
+            self.phase, self.started, self.told, self.stop is None, self.turn, self.turn_open, self.asked,
+            frozenset([(key, id(content[0]), content[1], lane) for key, (_, content, lane) in self.stored.items()])
+            if self.outcome is None else frozenset(self.stored),
+            frozenset([(key, item.answer, item.fate) for key, item in self.inputs.items()]),
+            frozenset(self.pending), frozenset(self.opened), frozenset(self.messages), frozenset(self.outputs),
+            frozenset([
+                (key, call.state, call.attempt, call.not_run, call.request, repr(call.answer))
+                for key, call in self.calls.items()
+            ]),
         )  # fmt: skip
-
-
-def _hashable(stored: Mapping[tuple, tuple[int, Any, str]]) -> Iterable[tuple[tuple, tuple[int, str, str]]]:
-    for key, (seq, content, lane) in stored.items():
-        yield key, (seq, repr(content), lane)
 
 
 __all__ = ["PHASES", "TABLE", "Call", "Contract", "Oracle", "Verdict", "cell", "name_of", "row_of"]

@@ -27,6 +27,7 @@ from ..events import (
     Completed,
     ContinuityLost,
     ContinuityRestored,
+    Delivery,
     Failed,
     HistoryCompacted,
     Incomplete,
@@ -78,6 +79,11 @@ class Violation(NamedTuple):
 
 Verdict: TypeAlias = Legal | Refused | Violation
 LEGAL: Final = Legal()
+NOTHING: Final = Delivery()
+
+ID_LIMIT: Final = 200
+HOST_PREFIX: Final = "host:"
+"""What the ids of the controller's own facts begin with: no runtime can be in their way (RC-13)."""
 
 _COLUMNS: Final = tuple(Phase)
 
@@ -129,7 +135,7 @@ ENDINGS: Final[dict[type, dict[Phase, str]]] = {
     Incomplete: _row("       terminal  terminal  terminal  terminal  R         R"),
     Failed: _row("           terminal  terminal  terminal  terminal  R         R"),
     Cancelled: _row("        V         V         V         terminal  R         R"),
-    Unknown: _row("          V         V         V         V         V         R"),
+    Unknown: _row("          V         V         V         V         R         R"),
 }
 
 LANES: Final[dict[type, tuple[Lane, ...]]] = {
@@ -146,8 +152,7 @@ LANES: Final[dict[type, tuple[Lane, ...]]] = {
     ContinuityLost: (HOST,),
     ContinuityRestored: (HOST,),
     RunAbandoned: (HOST,),
-    # The writer ends an in-process runtime's run after our stop on its behalf (RC-40).
-    RunEnded: (HOST, RUNTIME),
+    RunEnded: (HOST, RUNTIME),  # the host's only after a stop: `_confirms_stop`
 }
 _RUNTIME_ONLY: Final[tuple[Lane, ...]] = (RUNTIME,)
 
@@ -161,8 +166,12 @@ def judge(state: RunState, draft: Draft, lane: Lane) -> Verdict:
     """Says whether a draft may be the next fact. Looks only; copies nothing."""
     fact = draft.fact
     kind = type(fact)
-    if lane not in LANES.get(kind, _RUNTIME_ONLY):
+    if lane not in LANES.get(kind, _RUNTIME_ONLY) or (
+        kind is RunEnded and lane == HOST and not _confirms_stop(state, fact)  # type: ignore[arg-type]
+    ):
         return Refused("wrong_lane", f"{fact.kind} is not written by the {lane}")
+    if draft.event_id is not None and (why := _event_id_fault(draft.event_id, lane)):
+        return Refused("invalid_fact", f"event_id: {why}")
     cell = TABLE[kind][state.phase]
     if cell == "?":
         cell = ENDINGS[type(fact.outcome)][state.phase]  # type: ignore[union-attr]
@@ -177,6 +186,21 @@ def judge(state: RunState, draft: Draft, lane: Lane) -> Verdict:
 
 
 _Problem: TypeAlias = Refused | Violation | None
+
+
+def _confirms_stop(state: RunState, fact: RunEnded) -> bool:
+    """The one end that the writer tells: of an in-process runtime that left because of our stop (RC-40, RC-45)."""
+    confirmed = isinstance(fact.outcome, Cancelled) or fact.outcome == Incomplete("limit", "deadline")
+    return state.phase is Phase.STOPPING and confirmed
+
+
+def _event_id_fault(event_id: str, lane: Lane) -> str:
+    """Why this cannot be the id of an event (RC-1, RC-13)."""
+    if not 1 <= len(event_id) <= ID_LIMIT:
+        return f"an id has 1 to {ID_LIMIT} characters"
+    if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in event_id):
+        return "an id has no control characters and no surrogates"
+    return "host: is reserved" if lane == RUNTIME and event_id.startswith(HOST_PREFIX) else ""
 
 
 def _cause(state: RunState, causation: str | None, *, effect: str) -> _Problem:
@@ -217,20 +241,40 @@ def _command_answered(state: RunState, fact: CommandAnswered, causation: str | N
 
 
 def _message_added(state: RunState, fact: MessageAdded, causation: str | None) -> _Problem:
-    if causation is None:
-        return _calls_new(state, fact)
+    message = fact.message
+    if state.names.has("message", message.id):
+        return Violation("message_repeated", f"message {message.id} was added already")
+    if causation is not None and (problem := _input_consumed(state, causation)):
+        return problem
+    if message.role != "assistant":
+        return None
+    proposed: set[str] = set()
+    for call in message.tool_calls:
+        if call.call_id in proposed or (problem := _call_new(state, call.call_id)):
+            return problem or Violation("call_repeated", f"call {call.call_id} is in the message twice")
+        proposed.add(call.call_id)
+    return None
+
+
+def _input_consumed(state: RunState, causation: str) -> _Problem:
+    """A message that is a steer or follow-up: only while nothing has become of that, and not after a stop."""
     command = state.commands.get(causation)
     if command is not None and not isinstance(command.command.body, Steer | FollowUp | Replace):
         return Violation("wrong_cause", f"message_added names a {_body(command)} command")
-    if state.phase is Phase.STOPPING:
-        return Refused("stopping")
-    return _cause(state, causation, effect="message_added")
+    if problem := _cause(state, causation, effect="message_added"):
+        return problem
+    return Refused("stopping") if state.phase is Phase.STOPPING else None
 
 
-def _calls_new(state: RunState, fact: MessageAdded) -> _Problem:
-    for call in fact.message.tool_calls:
-        if call.call_id in state.calls:
-            return Violation("call_repeated", f"call {call.call_id} was proposed already")
+def _call_new(state: RunState, call_id: str) -> Violation | None:
+    if call_id in state.calls or state.names.has("call", call_id):
+        return Violation("call_repeated", f"call {call_id} was proposed already")
+    return None
+
+
+def _output_added(state: RunState, fact: OutputAdded, _cause_id: str | None) -> _Problem:
+    if state.names.has("output", fact.output_id):
+        return Violation("output_repeated", f"output {fact.output_id} was added already")
     return None
 
 
@@ -268,9 +312,7 @@ def _turn_ended(state: RunState, fact: TurnEnded, _cause_id: str | None) -> _Pro
 
 
 def _call_proposed(state: RunState, fact: CallProposed, _cause_id: str | None) -> _Problem:
-    if fact.call_id in state.calls:
-        return Violation("call_repeated", f"call {fact.call_id} was proposed already")
-    return None
+    return _call_new(state, fact.call_id)
 
 
 def _call(
@@ -299,9 +341,15 @@ def _call_of_request(state: RunState, call_id: str | None, fact: ledger.CallFact
 
 def _request_opened(state: RunState, fact: RequestOpened, _cause_id: str | None) -> _Problem:
     request = fact.request
-    if request.id in state.requests:
-        return Violation("request_repeated", f"request {request.id} is open already")
-    return _call_of_request(state, request.call_id, fact)
+    if request.kind not in state.terms.requests:
+        return Violation("request_undeclared", f"the runtime does not declare {request.kind} requests")
+    if request.id in state.requests or state.names.has("request", request.id):
+        return Violation("request_repeated", f"request {request.id} was opened already")
+    if problem := _call_of_request(state, request.call_id, fact):
+        return problem
+    if len(state.requests) >= state.terms.max_pending:
+        return Refused("max_pending", f"{len(state.requests)} requests are open")
+    return None
 
 
 def _request_resolved(state: RunState, fact: RequestResolved, causation: str | None) -> _Problem:
@@ -315,9 +363,14 @@ def _request_resolved(state: RunState, fact: RequestResolved, causation: str | N
         return Violation("unknown_cause", f"request {request.id} resolved without an answer")
     if command.command.body.request_id != request.id:
         return Violation("wrong_cause", f"the answer {causation} is for another request")
-    return _call_of_request(state, request.call_id, fact) or _cause(
-        state, causation, effect="request_resolved"
-    )
+    if command.command.body.resolution != fact.resolution:  # nobody but its sender says what it says (RC-42)
+        return Violation("answer_mismatch", f"the answer {causation} says something else")
+    if problem := _cause(state, causation, effect="request_resolved"):
+        return problem
+    call = state.calls.get(request.call_id or "")
+    if call is None or call.request_id != request.id:
+        return None  # what a running or finished call had asked is the run's alone
+    return _call_of_request(state, request.call_id, fact)
 
 
 def answers(request: Request, resolution: object) -> bool:
@@ -335,17 +388,26 @@ def _request_closed(state: RunState, fact: RequestClosed, _cause_id: str | None)
 
 
 def _input_returned(state: RunState, fact: InputReturned, _cause_id: str | None) -> _Problem:
-    if fact.command_id not in state.queued:
+    if fact.command_id not in state.queued and fact.command_id not in state.left_over():
         return Violation("not_queued", f"input {fact.command_id} is not queued")
     return None
 
 
 def _run_ended(state: RunState, fact: RunEnded, _cause_id: str | None) -> _Problem:
-    if isinstance(fact.outcome, Completed | Truncated):
-        if state.requests:
-            return Violation("requests_open", f"completed with open requests: {', '.join(state.requests)}")
-        if still := [call.call_id for call in state.calls.values() if call.mediated]:
-            return Violation("calls_open", f"completed with open calls: {', '.join(still)}")
+    """RC-26: who completes has nothing open and delivers what is there."""
+    given = fact.delivery
+    if not isinstance(fact.outcome, Completed | Truncated):
+        return None if given == NOTHING else Violation("delivery", "only a completed run delivers")
+    if state.requests:
+        return Violation("requests_open", f"completed with open requests: {', '.join(state.requests)}")
+    if still := [call.call_id for call in state.calls.values() if call.mediated]:
+        return Violation("calls_open", f"completed with open calls: {', '.join(still)}")
+    for kind, names in (("message", given.message_ids), ("output", given.outputs)):
+        for name in names:
+            if not state.names.has(kind, name):
+                return Violation("delivery", f"{kind} {name} is delivered and was never added")
+    if state.terms.wants_output and not given.outputs:
+        return Violation("no_output", "the specification wants an output and none is delivered")
     return None
 
 
@@ -359,6 +421,7 @@ CONDITIONS: Final[dict[type, Callable[[RunState, Any, str | None], _Problem]]] =
     CommandReceived: _command_received,
     CommandAnswered: _command_answered,
     MessageAdded: _message_added,
+    OutputAdded: _output_added,
     ModelRequested: _model_requested,
     ModelAttemptEnded: _model_attempt_ended,
     TurnStarted: _turn_started,

@@ -10,11 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from ..commands import Ack, AckState, Answer, Command, FollowUp, Replace, Request, Steer, Withdraw
+from ..commands import (
+    Ack,
+    AckState,
+    Answer,
+    Cancel,
+    Command,
+    FollowUp,
+    Replace,
+    Request,
+    RequestKind,
+    Steer,
+    Withdraw,
+)
 from ..errors import RunConflict, SeqConflict
 from ..events import (
     CallFinished,
@@ -54,6 +66,7 @@ from ..messages import Usage, Value
 from ..records import Record, RunStatus, RunSummary
 from . import calls as ledger
 from .calls import CallState
+from .names import Names
 
 HOST: Final[Lane] = "host"
 RUNTIME: Final[Lane] = "runtime"
@@ -68,6 +81,20 @@ class Phase(StrEnum):
     STOPPING = "stopping"  # a stop is durable: nothing new may start
     UNKNOWN = "unknown"  # continuity was lost: nobody knows what happened since
     TERMINAL = "terminal"  # it has its one end
+
+
+class Terms(NamedTuple):
+    """What a run was registered under, as far as its rules ask.
+
+    Attributes:
+        requests: the kinds that its runtime may open (RC-24).
+        max_pending: how many of them may be open at once.
+        wants_output: a completion must deliver an output, since the spec has a schema for one (RC-26).
+    """
+
+    requests: frozenset[RequestKind] = frozenset({"input", "approval", "external"})
+    max_pending: int = 64
+    wants_output: bool = False
 
 
 class CommandState(Value):
@@ -85,11 +112,11 @@ class CommandState(Value):
 
     @property
     def state(self) -> AckState:
-        """The ack's state (RC-37)."""
-        if self.answer in ("rejected", "unsupported"):
-            return self.answer
+        """The ack's state (RC-37). A fate is final: what is answered after it changes nothing."""
         if self.returned:
             return "returned"
+        if self.answer in ("rejected", "unsupported"):
+            return self.answer
         if self.applied_seq:
             return "applied"
         return "accepted" if self.answer else "received"
@@ -112,8 +139,9 @@ class CommandState(Value):
 class RunState:
     """The fold of a run's facts. Bounded: open things only, no transcript (RC-72). Written by `apply` alone."""
 
-    def __init__(self, run_id: str, chain: str = "") -> None:
+    def __init__(self, run_id: str, chain: str = "", terms: Terms | None = None) -> None:
         self.run_id = run_id
+        self.terms = terms or Terms()
         self.thread_id = ""
         self.seq = 0
         self.chain = chain
@@ -121,6 +149,7 @@ class RunState:
         self.phase = Phase.ACCEPTED
         self.started = False
         self.stop: StopRequested | None = None
+        self.stop_seq = 0
         self.loss: ContinuityLost | None = None
         self.loss_seq = 0
         self.violated = False
@@ -130,12 +159,12 @@ class RunState:
         self.turn_open = False
         self.attempt: ModelRequested | None = None
         self.last_message_id: str | None = None
-        self.output_ids: set[str] = set()
         self.usage: Usage | None = None
         self.calls: dict[str, CallState] = {}  # open ones, in order of proposal
         self.requests: dict[str, Request] = {}
         self.commands: dict[str, CommandState] = {}
-        self.queued: dict[str, Command] = {}
+        self.queued: dict[str, Command] = {}  # accepted inputs without a fate, in order
+        self.names = Names()  # used up: messages, outputs, ended requests, finished calls
         self.saved: dict[
             str, dict[tuple[str, int], int]
         ] = {}  # unfinished message -> (part, index) -> characters
@@ -165,13 +194,24 @@ class RunState:
     def fork(self) -> RunState:
         """An independent copy, for looking ahead of the journal; what it holds is small and open."""
         twin = copy(self)
-        twin.output_ids = set(self.output_ids)
+        twin.names = self.names.copy()
         twin.calls = dict(self.calls)
         twin.requests = dict(self.requests)
         twin.commands = dict(self.commands)
         twin.queued = dict(self.queued)
         twin.saved = {message_id: dict(parts) for message_id, parts in self.saved.items()}
         return twin
+
+    def left_over(self) -> list[str]:
+        """The inputs that have no fate yet, answered or not: each gets one before the end (RC-27, RC-37)."""
+        return [
+            *self.queued,
+            *[
+                command_id
+                for command_id, command in self.commands.items()
+                if command.state == "received" and isinstance(command.command.body, Steer | FollowUp | Replace)
+            ],
+        ]
 
     def blocking(self) -> bool:
         """Whether a blocking request is open."""
@@ -235,9 +275,11 @@ def apply(state: RunState, record: Record) -> None:
         folder(state, record.fact, record)
 
 
-def fold(records: Iterable[Record], run_id: str, chain: str = "") -> RunState:
+def fold(
+    records: Iterable[Record], run_id: str, chain: str = "", terms: Terms | None = None
+) -> RunState:
     """Folds a whole run from its first fact on."""
-    state = RunState(run_id, chain)
+    state = RunState(run_id, chain, terms)
     for record in records:
         apply(state, record)
     return state
@@ -267,16 +309,17 @@ def _fold_received(state: RunState, fact: CommandReceived, record: Record) -> No
 
 def _fold_answered(state: RunState, fact: CommandAnswered, record: Record) -> None:
     command = state.commands[fact.command_id]
-    applied = record.seq if fact.answer == "accepted" and isinstance(command.command.body, Withdraw) else 0
+    # RC-39: a cancel of a run that is stopping already is applied to the stop that is there.
+    stopping = fact.answer == "accepted" and isinstance(command.command.body, Cancel)
     state.commands[fact.command_id] = replace(
         command,
         answer=fact.answer,
         code=fact.code,
         message=fact.message,
         answered_seq=record.seq,
-        applied_seq=applied,
+        applied_seq=state.stop_seq if stopping else 0,
     )
-    if fact.answer != "accepted":
+    if fact.answer != "accepted" or command.returned:
         return
     match command.command.body:
         case Steer() | FollowUp():
@@ -288,17 +331,18 @@ def _fold_answered(state: RunState, fact: CommandAnswered, record: Record) -> No
 
 
 def _put_in_place(state: RunState, old: str, new: Command) -> None:
-    """The new input takes the place of the old one (RC-43); the old one is returned by its own fact."""
-    state.queued = {
-        (new.id if command_id == old else command_id): (new if command_id == old else command)
-        for command_id, command in state.queued.items()
-    }
-    state.queued.setdefault(new.id, new)
-    _returned(state, old)
+    """The new input goes in front of the old one (RC-43), which its own fact returns in the same append."""
+    queued: dict[str, Command] = {}
+    for command_id, command in state.queued.items():
+        if command_id == old:
+            queued[new.id] = new
+        queued[command_id] = command
+    queued.setdefault(new.id, new)
+    state.queued = queued
 
 
 def _fold_stop(state: RunState, fact: StopRequested, record: Record) -> None:
-    state.stop = fact
+    state.stop, state.stop_seq = fact, record.seq
     if record.causation is not None:
         _applied(state, record.causation, record.seq)
     state.settle_phase()
@@ -325,6 +369,7 @@ def _fold_attempt_ended(state: RunState, fact: ModelAttemptEnded, _record: Recor
 def _fold_message(state: RunState, fact: MessageAdded, record: Record) -> None:
     message = fact.message
     state.last_message_id = message.id
+    state.names.add("message", message.id)
     state.saved.pop(message.id, None)
     if message.role == "assistant":
         for call in ledger.proposals(message, turn=fact.turn):
@@ -350,7 +395,7 @@ def _fold_partial(state: RunState, fact: PartialSaved, _record: Record) -> None:
 
 
 def _fold_output(state: RunState, fact: OutputAdded, _record: Record) -> None:
-    state.output_ids.add(fact.output_id)
+    state.names.add("output", fact.output_id)
 
 
 def _fold_proposed(state: RunState, fact: CallProposed, _record: Record) -> None:
@@ -363,6 +408,7 @@ def _fold_call(state: RunState, fact: CallStarted | CallObserved, _record: Recor
 
 def _fold_finished(state: RunState, fact: CallFinished, _record: Record) -> None:
     del state.calls[fact.call_id]
+    state.names.add("call", fact.call_id)
 
 
 def _fold_call_of_request(state: RunState, call_id: str | None, fact: ledger.CallFact) -> None:
@@ -379,6 +425,7 @@ def _fold_opened(state: RunState, fact: RequestOpened, _record: Record) -> None:
 
 def _fold_resolved(state: RunState, fact: RequestResolved, record: Record) -> None:
     request = state.requests.pop(fact.request_id)
+    state.names.add("request", fact.request_id)
     _fold_call_of_request(state, request.call_id, fact)
     if record.causation is not None:
         _applied(state, record.causation, record.seq)
@@ -387,17 +434,22 @@ def _fold_resolved(state: RunState, fact: RequestResolved, record: Record) -> No
 
 def _fold_closed(state: RunState, fact: RequestClosed, _record: Record) -> None:
     request = state.requests.pop(fact.request_id)
+    state.names.add("request", fact.request_id)
     _fold_call_of_request(state, request.call_id, fact)
     for command in list(state.commands.values()):
         body = command.command.body
-        if isinstance(body, Answer) and body.request_id == fact.request_id and not command.applied_seq:
+        of_it = isinstance(body, Answer) and body.request_id == fact.request_id
+        if of_it and command.state in ("received", "accepted"):
             _returned(state, command.command.id)
     state.settle_phase()
 
 
-def _fold_returned(state: RunState, fact: InputReturned, _record: Record) -> None:
+def _fold_returned(state: RunState, fact: InputReturned, record: Record) -> None:
     state.queued.pop(fact.command_id, None)
     _returned(state, fact.command_id)
+    cause = state.commands.get(record.causation or "")
+    if cause is not None and isinstance(cause.command.body, Withdraw):
+        _applied(state, cause.command.id, record.seq)
 
 
 def _fold_violation(state: RunState, _fact: ViolationRecorded, _record: Record) -> None:

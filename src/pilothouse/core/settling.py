@@ -18,12 +18,13 @@ from ..events import (
     CommandAnswered,
     CommandReceived,
     Completed,
+    Failed,
+    Incomplete,
     InputReturned,
     Lane,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
-    Noted,
     OutputAdded,
     PartialSaved,
     RequestClosed,
@@ -41,6 +42,7 @@ from ..events import (
 )
 from ..records import Draft
 from . import calls as ledger
+from .rules import HOST_PREFIX
 from .run import HOST, RUNTIME, Phase, RunState
 
 # What the writer puts in front
@@ -54,8 +56,8 @@ def expand(state: RunState, draft: Draft, lane: Lane) -> list[tuple[Draft, Lane]
     """
     fact = draft.fact
     front: list[tuple[Draft, Lane]] = []
-    if lane == RUNTIME and not state.started and not isinstance(fact, RunStarted | CommandAnswered | Noted):
-        early_end = isinstance(fact, RunEnded) and not isinstance(fact.outcome, Completed | Truncated)
+    if lane == RUNTIME and not state.started and not isinstance(fact, RunStarted):
+        early_end = isinstance(fact, RunEnded) and isinstance(fact.outcome, Incomplete | Failed)
         if not early_end and state.phase in (Phase.ACCEPTED, Phase.STOPPING):
             front.append((Draft(RunStarted()), RUNTIME))
     if (
@@ -81,7 +83,7 @@ def settle(state: RunState, end: RunEnded | RunAbandoned | StartRefused) -> Iter
     if not completed:
         for request_id in state.requests:
             yield Draft(RequestClosed(request_id, "run_ended"))
-    for command_id in state.queued:
+    for command_id in state.left_over():
         yield Draft(InputReturned(command_id, "run_ended"), causation=command_id)
 
 
@@ -114,10 +116,12 @@ _IDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def event_id_of(fact: AnyFact, seq: int) -> str:
+def event_id_of(fact: AnyFact, seq: int, lane: Lane) -> str:
     """The event id of a fact that was given none: what it names, so that the store itself refuses a second (RC-13).
 
-    Facts that name nothing (notes, losses, …) are told apart by their number.
+    Facts that name nothing (notes, losses, …) are told apart by their number. What the host writes has ids that no
+    runtime can take.
     """
-    made = _IDS.get(type(fact))
-    return f"{fact.kind}@{seq}" if made is None else made(fact)
+    make = _IDS.get(type(fact))
+    made = f"{fact.kind}@{seq}" if make is None else make(fact)
+    return HOST_PREFIX + made if lane == HOST else made

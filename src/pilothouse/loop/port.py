@@ -314,7 +314,7 @@ class MemoryPort:
 
     def _put(self, draft: Draft, lane: Lane) -> None:
         seq = self.state.seq + 1
-        event_id = draft.event_id or event_id_of(draft.fact, seq)
+        event_id = draft.event_id or event_id_of(draft.fact, seq, lane)
         record = Record(
             self.state.run_id,
             seq,

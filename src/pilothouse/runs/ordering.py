@@ -134,9 +134,12 @@ class Orders:
                 drafts.append(accepted)
             case Withdraw():
                 drafts.append(accepted)
-                drafts.append((Draft(InputReturned(body.command_id, "withdrawn")), HOST))
+                returned = InputReturned(body.command_id, "withdrawn")
+                drafts.append((Draft(returned, causation=command.id), HOST))
             case Replace():
                 drafts.append(accepted)
+                returned = InputReturned(body.command_id, "replaced")
+                drafts.append((Draft(returned, causation=command.id), HOST))
             case _:
                 pass
         # The items leave the inbox in this same step, so that the runtime cannot take what is being withdrawn.

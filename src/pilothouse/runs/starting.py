@@ -186,7 +186,7 @@ class Starter:
             lane=HOST,
             fence=1,
             fact=fact,
-            event_id=event_id_of(fact, 1),
+            event_id=event_id_of(fact, 1, HOST),
             causation=None,
             source=None,
             previous=state.chain,

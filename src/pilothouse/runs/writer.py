@@ -197,7 +197,7 @@ class Writer:
             lane=lane,
             fence=self.fence,
             fact=draft.fact,
-            event_id=draft.event_id or event_id_of(draft.fact, seq),
+            event_id=draft.event_id or event_id_of(draft.fact, seq, lane),
             causation=draft.causation,
             source=draft.source,
             previous=ahead.chain,
@@ -251,7 +251,7 @@ class Writer:
 
     async def _stored_already(self, draft: Draft, lane: Lane) -> int | None:
         """The seq of an exact repeat of a stored fact, in any state (RC-13)."""
-        event_id = draft.event_id or event_id_of(draft.fact, 0)
+        event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
         stored = await self._journal.find(self.state.run_id, event_id)
         if stored is None:
             return None
@@ -266,7 +266,7 @@ class Writer:
         if all(seq is not None for seq in seqs):
             return seqs[-1] or 0
         draft, lane = drafts[seqs.index(None)]
-        event_id = draft.event_id or event_id_of(draft.fact, 0)
+        event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
         if lane == HOST:
             raise DuplicateConflict(self.state.run_id, event_id)
         why = f"event {event_id} stands for other content"
