@@ -105,7 +105,9 @@ def folded_alike(oracle: Oracle, desk: Desk) -> list[str]:
             {key: command.state for key, command in state.commands.items()},
         ),
     }
-    return [f"{name}: {told!r} told, {found!r} found" for name, (told, found) in pairs.items() if told != found]
+    return [
+        f"{name}: {told!r} told, {found!r} found" for name, (told, found) in pairs.items() if told != found
+    ]
 
 
 __all__ = ["RUN_ID", "Desk", "Fact", "agree", "folded_alike"]

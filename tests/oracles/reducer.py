@@ -338,7 +338,9 @@ class Oracle:
                 return Verdict("refused", "stopping")
         if fact.message.id in self.messages:
             return VIOLATION
-        proposed = [call.call_id for call in fact.message.tool_calls] if fact.message.role == "assistant" else []
+        proposed = (
+            [call.call_id for call in fact.message.tool_calls] if fact.message.role == "assistant" else []
+        )
         new = len(set(proposed)) == len(proposed) and not set(proposed) & set(self.calls)
         return LEGAL if new else VIOLATION
 
@@ -376,10 +378,16 @@ class Oracle:
         request = self.pending.get(fact.request_id)
         if request is None or causation is None or not self._effect_of(causation, cmd.Answer):
             return VIOLATION
-        wanted = {"input": cmd.InputAnswer, "approval": cmd.Allow, "external": cmd.ExternalResult}[request.kind]
+        wanted = {"input": cmd.InputAnswer, "approval": cmd.Allow, "external": cmd.ExternalResult}[
+            request.kind
+        ]
         body = self.inputs[causation].body
         fits = isinstance(fact.resolution, wanted | cmd.Deny)
-        return LEGAL if fits and body.request_id == request.id and body.resolution == fact.resolution else VIOLATION
+        return (
+            LEGAL
+            if fits and body.request_id == request.id and body.resolution == fact.resolution
+            else VIOLATION
+        )
 
     def _request_closed(self, fact: ev.RequestClosed, causation: str | None) -> Verdict:
         return LEGAL if fact.request_id in self.pending else VIOLATION
@@ -393,7 +401,9 @@ class Oracle:
         if call is None or call.state == "finished" or call.tool != fact.tool:
             return VIOLATION
         if call.state in ("started", "observed"):
-            again = call.not_run if call.state == "observed" else call.effect in ("read", "idempotent", "human")
+            again = (
+                call.not_run if call.state == "observed" else call.effect in ("read", "idempotent", "human")
+            )
             same = (fact.attempt, fact.arguments_digest) == (call.attempt + 1, call.digest)
             return LEGAL if again and same else VIOLATION
         if fact.attempt != 1:
@@ -422,7 +432,9 @@ class Oracle:
             return VIOLATION  # Read: it says of which attempt it is the end
         ends = {"cancelled"}
         if call.state in ("proposed", "awaiting"):
-            ends |= {"refused"}  # Read: before a start only; a limit may refuse what a person allowed (agent-loop 3.6)
+            ends |= {
+                "refused"
+            }  # Read: before a start only; a limit may refuse what a person allowed (agent-loop 3.6)
         if isinstance(call.answer, cmd.ExternalResult):
             ends |= {"succeeded", "failed"}
         if call.state in ("started", "observed"):
@@ -450,7 +462,10 @@ class Oracle:
     def _in_front(self, fact: ev.Fact, causation: str | None) -> Iterable[tuple[Draft, str]]:
         if isinstance(fact, ev.MessageAdded | ev.RequestResolved) and causation is not None:
             if not self.inputs[causation].answer:
-                yield Draft(ev.CommandAnswered(causation, "accepted", implied=True), causation=causation), "host"
+                yield (
+                    Draft(ev.CommandAnswered(causation, "accepted", implied=True), causation=causation),
+                    "host",
+                )
         if isinstance(fact, ev.RunEnded | ev.RunAbandoned | ev.StartRefused):
             for key, call in self.open_calls.items():
                 never_ran = call.state in ("proposed", "awaiting") and call.mediated
@@ -516,7 +531,9 @@ class Oracle:
                 self.pending[fact.request.id] = self.opened[fact.request.id] = fact.request
                 if fact.request.call_id is not None and fact.request.kind != "input":
                     asks = fact.request.id
-                    self._change(self.calls, fact.request.call_id, state="awaiting", request=asks, answer=None)
+                    self._change(
+                        self.calls, fact.request.call_id, state="awaiting", request=asks, answer=None
+                    )
             case ev.RequestResolved():
                 self._retire(fact.request_id, fact.resolution)
                 self._change(self.inputs, causation or "", fate="applied")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from oracles.alphabet import FULL, SMALL
 from oracles.exhaustive import search
 from oracles.reducer import PHASES, TABLE
-
 from pilothouse.core.canonical import KINDS
 
 
@@ -40,10 +39,7 @@ def test_an_oracle_without_the_terminal_rule_is_caught() -> None:
 def test_the_alphabets_hold_every_kind_of_fact_and_the_table_a_row_for_each() -> None:
     """Nothing is left out by accident."""
     spoken = {
-        draft.fact.kind
-        for letter in FULL
-        if not callable(letter.offer)
-        for draft, _ in letter.offer
+        draft.fact.kind for letter in FULL if not callable(letter.offer) for draft, _ in letter.offer
     } | {"continuity_restored"}
     assert spoken == KINDS
     assert {row.split()[0] for row in TABLE} == KINDS

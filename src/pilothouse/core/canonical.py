@@ -6,7 +6,7 @@ decimal, floats finite and shortest. It is not RFC 8785, whose numbers are doubl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -15,7 +15,7 @@ import msgspec
 
 from ..errors import JournalCorrupt
 from ..events import AnyFact, Lane, Opaque
-from ..messages import JSON, Value
+from ..messages import JSON, MEDIA, Value
 from ..records import Record
 
 MAX_DEPTH: Final = 100
@@ -54,19 +54,26 @@ def digest_of(value: object) -> str:
 
 
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
+_EMPTY: Final = frozenset({tuple, list, dict})  # what is empty holds nothing wrong
+_LONG: Final = 10**4300
+"""Integers from here on are refused: Python writes and reads no more than 4,300 digits."""
 
 
-def check(value: object, path: str = "", depth: int = 0) -> None:
-    """Refuses what JSON cannot hold, naming the path; the fast encoder would write NaN as null (RC-3)."""
+def check(value: object, path: str = "", depth: int = 1) -> None:
+    """Refuses what JSON cannot hold, naming the path; the fast encoder would write NaN as null (RC-3).
+
+    `depth` counts the lists, objects and vocabulary values around a value, with itself.
+    """
     kind = type(value)
     if kind in _SCALARS:
         return
-    if depth > MAX_DEPTH:
-        raise NotJSON(path, f"nested deeper than {MAX_DEPTH}")
     if kind is float:
         if not isfinite(value):  # type: ignore[arg-type]
             raise NotJSON(path, f"{value!r} is no JSON number")
-    elif kind is dict:
+        return
+    if depth > MAX_DEPTH:
+        raise NotJSON(path, f"nested deeper than {MAX_DEPTH}")
+    if kind is dict:
         for key, item in value.items():  # type: ignore[attr-defined]
             if type(key) is not str:
                 raise NotJSON(path, f"key {key!r} is {type(key).__name__}, not str")
@@ -79,10 +86,10 @@ def check(value: object, path: str = "", depth: int = 0) -> None:
     elif isinstance(value, Value):
         for name in _OPEN.get(kind) or _open_fields(kind):
             item = getattr(value, name)
-            if item and type(item) not in _SCALARS:  # what is empty holds nothing wrong
+            if type(item) is bytes and isinstance(value, MEDIA):
+                continue  # the content of a media part; msgspec writes base64
+            if type(item) not in _SCALARS and (item or type(item) not in _EMPTY):
                 check(item, f"{path}.{name}" if path else name, depth + 1)
-    elif kind is bytes and path.rpartition(".")[2] == "data":
-        return  # the bytes of a media part; msgspec writes base64
     elif isinstance(value, str | int):
         return  # enum members and the like encode as what they are
     else:
@@ -124,6 +131,23 @@ def normal(value: T) -> tuple[T, bytes]:
     except UnicodeEncodeError:
         value = scrub(value)
         return value, _encoder.encode(value)
+    except ValueError as error:  # of an integer that Python does not write out
+        raise NotJSON(_long_integer(value), str(error)) from error
+
+
+def _long_integer(value: object, path: str = "") -> str:
+    """Where the integer is that is too long; empty if it is the value itself."""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        items = [(f"{path}.{key}" if path else key, item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        items = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    elif isinstance(value, Value):
+        names = value.__struct_fields__
+        items = [(f"{path}.{name}" if path else name, getattr(value, name)) for name in names]
+    elif isinstance(value, int):
+        return path if abs(value) >= _LONG else ""
+    return next((found for name, item in items if (found := _long_integer(item, name))), "")
 
 
 def scrub(value: T) -> T:
@@ -198,14 +222,10 @@ def seal(
     Raises:
         NotJSON: the fact holds something that has no canonical form.
     """
-    stored = Body(fact, event_id, causation, source)
-    check(stored)
-    try:
-        body = _encoder.encode(stored)
-    except UnicodeEncodeError:
-        stored = scrub(stored)
+    given = Body(fact, event_id, causation, source)
+    stored, body = normal(given)
+    if stored is not given:
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
-        body = _encoder.encode(stored)
     body_digest = sha256(body).hexdigest()
     chain = chain_next(previous, seq, at_ms, lane, fence, body_digest)
     return Record(
@@ -213,9 +233,27 @@ def seal(
     )
 
 
+def encode_body(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> bytes:
+    """The bytes that are stored of a fact (RC-5)."""
+    return encode(Body(fact, event_id, causation, source))
+
+
+def readable(body: bytes) -> None:
+    """Refuses a body that could be written but not be read back: a field holds what it must not hold. 1 µs.
+
+    Raises:
+        NotJSON: names the path.
+    """
+    try:
+        _body_decoder.decode(body)
+    except msgspec.ValidationError as error:
+        why, _, path = str(error).partition(" - at `$.")
+        raise NotJSON(path.rstrip("`").removeprefix("data."), why) from error
+
+
 def draft_digest(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> str:
     """The digest that a record of this draft would have."""
-    return digest(encode(Body(fact, event_id, causation, source)))
+    return digest(encode_body(fact, event_id, causation, source))
 
 
 def unseal(

@@ -47,7 +47,6 @@ from ..events import (
     ModelRequested,
     Outcome,
     OutputAdded,
-    PartialSaved,
     RequestClosed,
     RequestOpened,
     RequestResolved,
@@ -165,9 +164,6 @@ class RunState:
         self.commands: dict[str, CommandState] = {}
         self.queued: dict[str, Command] = {}  # accepted inputs without a fate, in order
         self.names = Names()  # used up: messages, outputs, ended requests, finished calls
-        self.saved: dict[
-            str, dict[tuple[str, int], int]
-        ] = {}  # unfinished message -> (part, index) -> characters
         self.takeovers = 0  # restores since the last runtime fact (RC-53)
         self.updated_at_ms = 0
 
@@ -199,7 +195,6 @@ class RunState:
         twin.requests = dict(self.requests)
         twin.commands = dict(self.commands)
         twin.queued = dict(self.queued)
-        twin.saved = {message_id: dict(parts) for message_id, parts in self.saved.items()}
         return twin
 
     def left_over(self) -> list[str]:
@@ -370,7 +365,6 @@ def _fold_message(state: RunState, fact: MessageAdded, record: Record) -> None:
     message = fact.message
     state.last_message_id = message.id
     state.names.add("message", message.id)
-    state.saved.pop(message.id, None)
     if message.role == "assistant":
         for call in ledger.proposals(message, turn=fact.turn):
             state.calls[call.call_id] = call
@@ -387,11 +381,6 @@ def _applied(state: RunState, command_id: str, seq: int) -> None:
 def _returned(state: RunState, command_id: str) -> None:
     if (command := state.commands.get(command_id)) is not None:
         state.commands[command_id] = replace(command, returned=True)
-
-
-def _fold_partial(state: RunState, fact: PartialSaved, _record: Record) -> None:
-    parts = state.saved.setdefault(fact.message_id, {})
-    parts[fact.part, fact.index] = fact.offset + len(fact.text)
 
 
 def _fold_output(state: RunState, fact: OutputAdded, _record: Record) -> None:
@@ -491,7 +480,6 @@ _FOLD: Final[dict[type, Callable[[RunState, Any, Record], None]]] = {
     ModelRequested: _fold_requested,
     ModelAttemptEnded: _fold_attempt_ended,
     MessageAdded: _fold_message,
-    PartialSaved: _fold_partial,
     OutputAdded: _fold_output,
     CallProposed: _fold_proposed,
     CallStarted: _fold_call,

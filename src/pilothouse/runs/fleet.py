@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from ..contracts import Clock, Journal, Runtime
 from ..core.canonical import digest_of
-from ..core.run import Phase, RunState, fold
+from ..core.run import Phase, RunState, Terms, fold
 from ..core.view import view
 from ..errors import InvalidSpec, NotControllable, RunNotFound, UsageError
 from ..events import VOCABULARY
@@ -20,6 +20,7 @@ from ..records import (
     Record,
     Registration,
     RunHead,
+    RunSpec,
     RunView,
     Start,
 )
@@ -112,7 +113,14 @@ class Fleet:
     async def refold(self, registration: Registration) -> RunState:
         """The fold of a run's facts from the journal."""
         run_id = registration.spec.run_id
-        return fold(await self.paths.facts(run_id), run_id, first_chain(registration))
+        return fold(
+            await self.paths.facts(run_id), run_id, first_chain(registration), self.terms(registration.spec)
+        )
+
+    def terms(self, spec: RunSpec) -> Terms:
+        """What the rules of a run go by, under this runtime's contract."""
+        requests = frozenset(self.described.descriptor.requests)
+        return Terms(requests, self.limits.max_pending, spec.output_schema is not None)
 
     async def read(self, run_id: str, after: int, limit: int) -> list[Record]:
         """A page of facts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..commands import StopSource
@@ -108,6 +108,7 @@ class LiveRun:
             fence,
             on_stored=self._stored,
             on_lost=self._lost_port,
+            unsaved=self.unsaved,
             reload=reload,
             timing=timing,
             limits=limits,
@@ -175,16 +176,24 @@ class LiveRun:
         self._saving = False
         if self.timing.partial_interval is None:
             return
-        if self.over or self.state.phase in (Phase.TERMINAL, Phase.UNKNOWN):
+        if self.over:
             return
-        if drafts := self._fragments():
+        if drafts := self.unsaved():
             try:
                 await self.writer.write(*drafts)
             except RecordRefused as error:
                 logger.debug("partial text of run %s was not saved: %s", self.run_id, error)
 
-    def _fragments(self) -> list[Written]:
-        return [(Draft(fragment), HOST) for fragment in self.partials.take()]
+    def unsaved(self, *, whole: Collection[str] = ()) -> list[Written]:
+        """The told text that is not saved yet, to stand in front of a stop, a loss or an end (RC-19).
+
+        `whole`: messages of which no fragment is needed any more. None where a fragment has no place (RC §3.5).
+        """
+        if self.state.phase not in (Phase.RUNNING, Phase.WAITING, Phase.STOPPING):
+            return []
+        names = self.state.names  # a message that is durable may not be published yet
+        done = {*whole, *[name for name in self.partials.message_ids() if names.has("message", name)]}
+        return [(Draft(fragment), HOST) for fragment in self.partials.take(whole=done)]
 
     # Recording
 
@@ -192,15 +201,16 @@ class LiveRun:
         """Appends what the runtime offers; text that was told is flushed before an end is recorded."""
         if self.closing and (code := self._closing_refusal(drafts)):
             raise RecordRefused("closing", code)
-        if self.partials.pending_chars and (front := self._unsaved(drafts)):
+        if self.partials.pending_chars and (front := self._superseding(drafts)):
             return await self.writer.write(*front, *drafts)
         return await self.writer.write(*drafts)
 
-    def _unsaved(self, drafts: Sequence[Written]) -> list[Written]:
+    def _superseding(self, drafts: Sequence[Written]) -> list[Written]:
         """Fragments to be saved in front of an end that no whole message supersedes."""
-        keeps = any(isinstance(draft.fact, RunEnded | ModelAttemptEnded) for draft, _ in drafts)
-        whole = any(isinstance(draft.fact, MessageAdded) for draft, _ in drafts)
-        return self._fragments() if keeps and not whole and self.state.phase is not Phase.UNKNOWN else []
+        facts = [draft.fact for draft, _ in drafts]
+        if not any(isinstance(fact, RunEnded | ModelAttemptEnded) for fact in facts):
+            return []
+        return self.unsaved(whole=[fact.message.id for fact in facts if isinstance(fact, MessageAdded)])
 
     def _closing_refusal(self, drafts: Sequence[Written]) -> str:
         """While the controller closes, results are still taken, new work and ends are not (RC-52)."""
@@ -338,7 +348,7 @@ class LiveRun:
 
     async def _settle(self, end: tuple[Draft, Lane]) -> None:
         try:
-            await self.writer.write(*self._fragments(), end)
+            await self.writer.write(*self.unsaved(), end)
         except RecordRefused as error:
             logger.debug("the end of run %s was not recorded: %s", self.run_id, error)
 
@@ -379,7 +389,7 @@ class LiveRun:
     async def _deadline(self) -> None:
         if self.over or self.state.stop is not None:
             return
-        await self.writer.write((Draft(StopRequested("deadline", "deadline")), HOST))
+        await self.writer.write(*self.unsaved(), (Draft(StopRequested("deadline", "deadline")), HOST))
         self.stop("deadline", "deadline")
 
     # Waiting

@@ -97,7 +97,7 @@ class Orders:
             return False
         if live.state.stop is None and not live.scope.cancelled:
             command, canonical = normal(command)
-            live.writer.write_nowait(*_stop_facts(command, digest(canonical)))
+            live.writer.write_nowait(*live.unsaved(), *_stop_facts(command, digest(canonical)))
             live.stop(body.reason, body.source)
         return True
 
@@ -127,6 +127,7 @@ class Orders:
             case Cancel():
                 drafts.append(accepted)
                 if live.state.stop is None:
+                    drafts[:0] = live.unsaved()
                     drafts.append(
                         (Draft(StopRequested(body.reason, body.source), causation=command.id), HOST)
                     )

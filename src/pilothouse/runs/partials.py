@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import force_setattr
 
 from ..events import ArgumentsTold, PartialSaved, ReasoningTold, TextTold
@@ -72,20 +74,24 @@ class Partials:
         self._current = part
         return part
 
-    def take(self) -> list[PartialSaved]:
-        """The fragments that are to be saved now; they count as saved from here on."""
+    def take(self, *, whole: Collection[str] = ()) -> list[PartialSaved]:
+        """The fragments that are to be saved now; they count as saved from here on. `whole`: messages that need none."""
         if not self.pending_chars:
             return []
-        self.pending_chars = 0
         out = []
         for part in self._parts.values():
-            if part.pending or part.named:
+            if (part.pending or part.named) and part.message_id not in whole:
                 part.named, text = False, "".join(part.pending)
+                self.pending_chars -= len(text)
                 place = (part.message_id, part.kind, part.index, part.saved)
                 out.append(PartialSaved(*place, text, part.call_id, part.tool))  # type: ignore[arg-type]
                 part.saved += len(text)
                 part.pending.clear()
         return out
+
+    def message_ids(self) -> set[str]:
+        """The messages of which text is known here."""
+        return {part.message_id for part in self._parts.values()}
 
     def drop(self, message_id: str) -> None:
         """The message is whole (or was discarded): its fragments are superseded."""

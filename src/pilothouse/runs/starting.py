@@ -175,7 +175,8 @@ class Starter:
         await self._check_thread(spec)
         if len(fleet.live) - len(fleet.finished) >= fleet.limits.max_live_runs:
             raise Unsupported(f"{fleet.limits.max_live_runs} runs are live", "too_many_runs")
-        state = RunState(spec.run_id, chain_start(spec.run_id, registration.spec_digest))
+        chain = chain_start(spec.run_id, registration.spec_digest)
+        state = RunState(spec.run_id, chain, fleet.terms(spec))
         fact = RunAccepted(
             spec.thread_id, registration.spec_digest, registration.binding, registration.descriptor_digest
         )

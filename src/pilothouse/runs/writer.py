@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+from ..commands import Cancel
 from ..contracts import Clock, Journal
-from ..core.canonical import NotJSON, digest, draft_digest, encode, seal
+from ..core.canonical import NotJSON, digest, draft_digest, encode, encode_body, readable, seal
 from ..core.rules import LEGAL, Refused, Verdict, Violation, judge
 from ..core.run import HOST, RUNTIME, Phase, RunState, apply
 from ..core.settling import event_id_of, expand
@@ -28,7 +29,21 @@ from ..errors import (
     RecordRefused,
     SeqConflict,
 )
-from ..events import ContinuityLost, Lane, RunEnded, ViolationRecorded
+from ..events import (
+    CallFinished,
+    CommandAnswered,
+    CommandReceived,
+    ContinuityLost,
+    ContinuityRestored,
+    InputReturned,
+    Lane,
+    RequestClosed,
+    RunAbandoned,
+    RunEnded,
+    StartRefused,
+    StopRequested,
+    ViolationRecorded,
+)
 from ..records import Draft, Head, Record
 from .inline import inline
 from .timing import RESERVED_FACTS, RunLimits, RunTiming
@@ -44,18 +59,34 @@ def _log_failure(task: asyncio.Task[int]) -> None:
 
 
 class _NotLegal(NamedTuple):
-    """Why a draft could not be the next fact."""
+    """Why one draft of an append, by its place, could not be the next fact."""
 
     verdict: Refused | Violation
-    draft: Draft
-    lane: Lane
+    place: int
+
+
+_KEPT_ROOM: Final = (
+    CallFinished,
+    CommandAnswered,
+    ContinuityLost,
+    ContinuityRestored,
+    InputReturned,
+    RequestClosed,
+    RunAbandoned,
+    RunEnded,
+    StartRefused,
+    StopRequested,
+    ViolationRecorded,
+)
+"""What a full run still takes: it can always be stopped, settled and ended (RC §3.12)."""
 
 
 class Writer:
     """Serialises all appends of one run under one fence.
 
-    `on_stored` is called for each record once it is durable and folded, in order; `on_violation` and `on_fenced` tell
-    the live run that its port must close; `reload` folds the run from the journal anew.
+    `on_stored` is called for each record once it is durable and folded, in order; `on_lost` tells the live
+    run that its port must close; `unsaved` gives the text that must stand in front of a loss; `reload` folds the run
+    from the journal anew.
     """
 
     def __init__(
@@ -67,6 +98,7 @@ class Writer:
         *,
         on_stored: Callable[[Record], None],
         on_lost: Callable[[str], None],
+        unsaved: Callable[[], list[Written]],
         reload: Callable[[], Awaitable[RunState]],
         timing: RunTiming,
         limits: RunLimits,
@@ -79,6 +111,7 @@ class Writer:
         self._clock = clock
         self._on_stored = on_stored
         self._on_lost = on_lost
+        self._unsaved = unsaved
         self._reload = reload
         self._timing = timing
         self._limits = limits
@@ -127,8 +160,10 @@ class Writer:
             return await self._write(drafts)
 
     async def _write(self, drafts: Sequence[Written]) -> int:
+        if not drafts:
+            return self.state.seq
         if self.closed:
-            raise RecordRefused(self.closed)
+            return await self._closed(drafts)
         before = Head(self.state.seq, self.state.chain)
         # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
         ahead = self.state if self._journal.immediate else self.state.fork()
@@ -136,17 +171,17 @@ class Writer:
         if isinstance(made, _NotLegal):
             if ahead is self.state and ahead.seq != before.seq:
                 self.state = await self._reload()
-            return await self._illegal(made)
+            return await self._illegal(made, drafts)
         try:
-            await self._append(made, before, ahead)
-        except DuplicateConflict:
-            if ahead is self.state:
-                self.state = await self._reload()
-            return await self._repeated(drafts, made)
+            stored = await self._append(made, before, ahead)
         except BaseException:
             if ahead is self.state:
                 self.state = await self._reload()
             raise
+        if not stored:
+            if ahead is self.state:
+                self.state = await self._reload()
+            return await self._repeated(drafts)
         self.state = ahead
         self._publish(made)
         return made[-1].seq
@@ -167,26 +202,41 @@ class Writer:
         """Judges, numbers and folds drafts into `ahead`, with what must stand in front of each."""
         made: list[Record] = []
         at_ms = max(self._clock.time_ms(), ahead.updated_at_ms)
-        for draft, lane in drafts:
-            for front, front_lane in expand(ahead, draft, lane):
-                made.append(self._seal(ahead, front, front_lane, at_ms))
-            verdict = judge(ahead, draft, lane)
-            if verdict is LEGAL:
-                verdict = self._room(ahead, draft)
+        for place, (draft, lane) in enumerate(drafts):
+            try:
+                verdict = self._take(ahead, draft, lane, at_ms, made)
+            except NotJSON as error:
+                verdict = Refused("invalid_fact", str(error))
+            except (AttributeError, TypeError, KeyError):
+                # A fact of the wrong shape confuses the rules before it is written down: then this names its path.
+                readable(encode_body(draft.fact, draft.event_id or "", draft.causation, draft.source))
+                raise
             if verdict is not LEGAL:
                 assert isinstance(verdict, Refused | Violation)
-                return _NotLegal(verdict, draft, lane)
-            try:
-                made.append(self._seal(ahead, draft, lane, at_ms))
-            except NotJSON as error:
-                return _NotLegal(Refused("invalid_fact", str(error)), draft, lane)
+                return _NotLegal(verdict, place)
         return made
 
-    def _room(self, ahead: RunState, draft: Draft) -> Verdict:
-        room = self._limits.max_run_facts - ahead.seq
-        if room <= RESERVED_FACTS and not (ahead.phase is Phase.STOPPING or isinstance(draft.fact, RunEnded)):
-            return Refused("run_full", f"the run has {ahead.seq} facts")
+    def _take(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int, made: list[Record]) -> Verdict:
+        """One draft and what stands in front of it."""
+        for front, front_lane in expand(ahead, draft, lane):
+            made.append(self._seal(ahead, front, front_lane, at_ms))
+        verdict = judge(ahead, draft, lane)
+        if verdict is LEGAL and ahead.seq + RESERVED_FACTS >= self._limits.max_run_facts:
+            verdict = self._room(ahead, draft)
+        if verdict is not LEGAL:
+            return verdict
+        record = self._seal(ahead, draft, lane, at_ms)
+        if len(record.body) > self._limits.max_fact_bytes:
+            return Refused("too_large", f"{draft.fact.kind} of {len(record.body)} bytes")
+        made.append(record)
         return LEGAL
+
+    def _room(self, ahead: RunState, draft: Draft) -> Verdict:
+        fact = draft.fact
+        cancels = isinstance(fact, CommandReceived) and isinstance(fact.command.body, Cancel)
+        if cancels or ahead.phase is Phase.STOPPING or isinstance(fact, _KEPT_ROOM):
+            return LEGAL
+        return Refused("run_full", f"the run has {ahead.seq} facts")
 
     def _seal(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int) -> Record:
         seq = ahead.seq + 1
@@ -202,20 +252,25 @@ class Writer:
             source=draft.source,
             previous=ahead.chain,
         )
-        if len(record.body) > self._limits.max_fact_bytes:
-            raise RecordRefused("too_large", f"{draft.fact.kind} of {len(record.body)} bytes")
+        if lane == RUNTIME:
+            readable(record.body)
         apply(ahead, record)
         return record
 
-    async def _append(self, made: list[Record], before: Head, ahead: RunState) -> None:
-        """Appends, through outages: what was handed over is stored once the journal is back (RC-15)."""
+    async def _append(self, made: list[Record], before: Head, ahead: RunState) -> bool:
+        """Appends, through outages: what was handed over is stored once the journal is back (RC-15).
+
+        False if an event id among them is in the run already, with the same content or another.
+        """
         began = self._clock.monotonic()
         delay = 0.05
         while True:
             try:
-                await self._journal.append(
+                appended = await self._journal.append(
                     ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
                 )
+            except DuplicateConflict:
+                return False
             except (FenceConflict, SeqConflict) as error:
                 self.close("fenced")
                 self._on_lost("fenced")
@@ -232,16 +287,25 @@ class Writer:
                 delay = min(delay * 2, 5.0)
             else:
                 self.stalled = False
-                return
+                return appended.head.chain == ahead.chain
 
     def close(self, code: str) -> None:
         """Refuses everything from now on."""
         self.closed = self.closed or code
 
-    async def _illegal(self, problem: _NotLegal) -> int:
-        verdict, draft, lane = problem
-        if lane == RUNTIME and (seq := await self._stored_already(draft, lane)) is not None:
-            return seq
+    async def _closed(self, drafts: Sequence[Written]) -> int:
+        """Nothing is written any more; what was stored keeps its number, also after the end (RC-29)."""
+        if self.closed in ("ended", "unknown"):
+            seqs = [await self._stored_already(draft, lane) for draft, lane in drafts]
+            if all(seqs):
+                return seqs[-1] or 0
+        raise RecordRefused(self.closed)
+
+    async def _illegal(self, problem: _NotLegal, drafts: Sequence[Written]) -> int:
+        verdict, place = problem
+        draft, lane = drafts[place]
+        if (seq := await self._stored_already(draft, lane)) is not None:
+            return await self._without(drafts, place, seq)
         if isinstance(verdict, Refused):
             raise RecordRefused(verdict.code, verdict.why)
         if lane == HOST:
@@ -253,20 +317,36 @@ class Writer:
         """The seq of an exact repeat of a stored fact, in any state (RC-13)."""
         event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
         stored = await self._journal.find(self.state.run_id, event_id)
-        if stored is None:
+        if stored is None or stored.lane != lane:
             return None
-        same = stored.lane == lane and stored.digest == draft_digest(
-            draft.fact, event_id, draft.causation, draft.source
-        )
-        return stored.seq if same else None
+        try:
+            again = draft_digest(draft.fact, event_id, draft.causation, draft.source)
+        except NotJSON:
+            return None
+        return stored.seq if again == stored.digest else None
 
-    async def _repeated(self, drafts: Sequence[Written], made: list[Record]) -> int:
-        """The store knows one of the event ids: an exact repeat, or other content under the same name."""
-        seqs = [await self._stored_already(draft, lane) for draft, lane in drafts]
-        if all(seq is not None for seq in seqs):
-            return seqs[-1] or 0
-        draft, lane = drafts[seqs.index(None)]
-        event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
+    async def _without(self, drafts: Sequence[Written], place: int, seq: int) -> int:
+        """Writes the others of an append: a repeat changes nothing, for them neither (RC-13)."""
+        rest = [*drafts[:place], *drafts[place + 1 :]]
+        last = await self._write(rest) if rest else seq
+        return seq if place == len(drafts) - 1 else last
+
+    async def _repeated(self, drafts: Sequence[Written]) -> int:
+        """An event id is taken: by an exact repeat, which is left out, or by other content."""
+        here: dict[str, Written] = {}
+        for place, (draft, lane) in enumerate(drafts):
+            event_id = draft.event_id or event_id_of(draft.fact, -place, lane)
+            if (seq := await self._stored_already(draft, lane)) is not None:
+                return await self._without(drafts, place, seq)
+            if here.get(event_id) == (draft, lane):  # twice in one append
+                return await self._without(drafts, place, 0) or self.state.seq
+            if event_id in here or await self._journal.find(self.state.run_id, event_id) is not None:
+                return await self._conflict(draft, lane, event_id)
+            here[event_id] = draft, lane
+        raise DuplicateConflict(self.state.run_id, "of a fact that the controller adds")
+
+    async def _conflict(self, draft: Draft, lane: Lane, event_id: str) -> int:
+        """One event id for two contents: the host's mistake, or a violation of the runtime (RC-13)."""
         if lane == HOST:
             raise DuplicateConflict(self.state.run_id, event_id)
         why = f"event {event_id} stands for other content"
@@ -285,4 +365,4 @@ class Writer:
         )
         lost = ContinuityLost(self.state.seq, "violation", verdict.why)
         self._on_lost("violation")
-        await self._write(((Draft(evidence), HOST), (Draft(lost), HOST)))
+        await self._write((*self._unsaved(), (Draft(evidence), HOST), (Draft(lost), HOST)))
