@@ -460,12 +460,10 @@ class Oracle:
     # What comes in front
 
     def _in_front(self, fact: ev.Fact, causation: str | None) -> Iterable[tuple[Draft, str]]:
-        if isinstance(fact, ev.MessageAdded | ev.RequestResolved) and causation is not None:
-            if not self.inputs[causation].answer:
-                yield (
-                    Draft(ev.CommandAnswered(causation, "accepted", implied=True), causation=causation),
-                    "host",
-                )
+        effect = isinstance(fact, ev.MessageAdded | ev.RequestResolved) and causation is not None
+        if effect and not self.inputs[causation].answer:
+            accepted = ev.CommandAnswered(causation, "accepted", implied=True)
+            yield Draft(accepted, causation=causation), "host"
         if isinstance(fact, ev.RunEnded | ev.RunAbandoned | ev.StartRefused):
             for key, call in self.open_calls.items():
                 never_ran = call.state in ("proposed", "awaiting") and call.mediated

@@ -5,6 +5,8 @@ The long matrix, with its counts in `docs/design/reducer.md`: `python -m tests.o
 
 from __future__ import annotations
 
+import sys
+
 from oracles.alphabet import FULL, SMALL
 from oracles.exhaustive import search
 from oracles.reducer import PHASES, TABLE
@@ -15,7 +17,7 @@ def test_all_words_of_six_appends_lead_to_the_same_verdict_number_and_state(caps
     """RC-12, RC-13, RC-21 … RC-29, EF-2 … EF-5: nothing differs, and all six states were reached."""
     found = search(6)
     with capsys.disabled():
-        print(f"\ndepth 6, {len(SMALL)} letters: {found}")
+        sys.stderr.write(f"\ndepth 6, {len(SMALL)} letters: {found}\n")
     assert found.differences == []
     assert set(found.states) == set(PHASES)
     assert found.nodes > 10_000

@@ -204,7 +204,8 @@ class RunState:
             *[
                 command_id
                 for command_id, command in self.commands.items()
-                if command.state == "received" and isinstance(command.command.body, Steer | FollowUp | Replace)
+                if command.state == "received"
+                and isinstance(command.command.body, Steer | FollowUp | Replace)
             ],
         ]
 
@@ -270,9 +271,7 @@ def apply(state: RunState, record: Record) -> None:
         folder(state, record.fact, record)
 
 
-def fold(
-    records: Iterable[Record], run_id: str, chain: str = "", terms: Terms | None = None
-) -> RunState:
+def fold(records: Iterable[Record], run_id: str, chain: str = "", terms: Terms | None = None) -> RunState:
     """Folds a whole run from its first fact on."""
     state = RunState(run_id, chain, terms)
     for record in records:

@@ -116,7 +116,7 @@ _IDS: Final[dict[type, Callable[[Any], str]]] = {
 }
 
 
-def event_id_of(fact: AnyFact, seq: int, lane: Lane) -> str:
+def event_id_of(fact: AnyFact, seq: int, lane: Lane = RUNTIME) -> str:
     """The event id of a fact that was given none: what it names, so that the store itself refuses a second (RC-13).
 
     Facts that name nothing (notes, losses, …) are told apart by their number. What the host writes has ids that no
