@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .openai_chat import CompatProfile as CompatProfile
     from .openai_chat import OpenAIChatProvider as OpenAIChatProvider
     from .openai_responses import OpenAIResponsesProvider as OpenAIResponsesProvider
+    from .pydantic_ai import PydanticAIProvider as PydanticAIProvider
 
 _HOMES: Final = {
     "AnthropicProvider": "anthropic",
@@ -18,6 +19,7 @@ _HOMES: Final = {
     "GeminiProvider": "gemini",
     "OpenAIChatProvider": "openai_chat",
     "OpenAIResponsesProvider": "openai_responses",
+    "PydanticAIProvider": "pydantic_ai",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list of str, made from the table

@@ -88,6 +88,10 @@ def provider(model: str, *, api_key: str | None = None) -> OwnedProvider:
         from ..local.provider import LocalProvider
 
         return LocalProvider(model)
+    if prefix == "pydantic-ai" and name:
+        from .pydantic_ai import PydanticAIProvider
+
+        return PydanticAIProvider(name)
     vendor = VENDORS.get(prefix)
     if vendor is None or not name:
         raise ConfigError(f"unknown model {model!r}: use {FORMS}{_hint(model)}")

@@ -1,0 +1,5 @@
+"""Pydantic AI's models as providers."""
+
+from .provider import PydanticAIProvider
+
+__all__ = ["PydanticAIProvider"]
