@@ -103,7 +103,7 @@ async def test_a_payload_is_repaired_before_it_is_sent() -> None:
     ]
     assert "gone" in repr(first.messages[-1])
     assert "gone" not in repr(second.messages)
-    assert [fact.name for fact in run.of(Noted)] == ["loop/pairing"]
+    assert [fact.name for fact in run.of(Noted) if fact.name != "loop/request"] == ["loop/pairing"]
     again = rig("ok", tools=[work], history=history, records=run.records[: run.appends[0]])
     await again.resume()
     assert "gone" not in repr(again.provider.requests[0].messages)

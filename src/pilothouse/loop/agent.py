@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, Self, final
 
 from ..clock import SystemClock
@@ -13,13 +14,14 @@ from ..core.canonical import digest_of
 from ..core.transcript import Transcript
 from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
 from ..events import CallStarted, Completed, ModelRequested, Outcome, Truncated, Unknown
-from ..messages import Message, Usage, user_message
+from ..messages import Message, Model, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
 from .bench import Bench
 from .config import LoopConfig
 from .plan import Plan, Providers
 from .port import MemoryPort
 from .resume import Log
+from .spending import cost_of
 from .tools import ToolLike, tool_source
 from .turn import Step, Turns
 from .work import Work
@@ -34,12 +36,14 @@ class LoopResult:
         outcome: the typed end; `Unknown` where nobody saw it.
         messages: of this run, the input included, results in the order of their calls.
         usage: tokens of all requests.
+        cost: money of all requests, None where the model has no prices.
         turns, requests, tool_calls: how many there were.
     """
 
     outcome: Outcome
     messages: tuple[Message, ...]
     usage: Usage | None
+    cost: Decimal | None
     turns: int
     requests: int
     tool_calls: int
@@ -95,6 +99,8 @@ class AgentLoop:
         self.config: Final = config.copy_with(model=config.model or self._providers.default_model)
         assert self.config.model is not None
         self._providers.of(self.config.model)
+        if self.config.limits.cost is not None and self.config.model.prices is None:
+            raise ConfigError(f"limits.cost: model {self.config.model.id} has no prices")
         self._system_prompt = system_prompt
         self._clock: Clock = clock or SystemClock()
         self._tools = tool_source(tools)
@@ -182,11 +188,12 @@ class AgentLoop:
             await self.run(start, port)
         except StartRefused as refusal:
             raise UsageError(str(refusal)) from refusal
-        return _result(port, spec)
+        return _result(port, spec, self.config.model)
 
 
-def _result(port: MemoryPort, spec: RunSpec) -> LoopResult:
+def _result(port: MemoryPort, spec: RunSpec, model: Model | None) -> LoopResult:
     state = port.state
+    usage, prices = state.usage, None if model is None else model.prices
     transcript = Transcript(spec)
     requests = calls = 0
     for record in port.records:
@@ -196,7 +203,10 @@ def _result(port: MemoryPort, spec: RunSpec) -> LoopResult:
     return LoopResult(
         outcome=state.outcome or Unknown("eof", "the loop left without an end"),
         messages=tuple([entry.message for entry in transcript.messages() if entry.complete]),
-        usage=state.usage,
+        usage=usage,
+        cost=None
+        if usage is None or prices is None
+        else cost_of(prices, usage.input or 0, usage.output or 0, usage),
         turns=state.turn,
         requests=requests,
         tool_calls=calls,

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from hashlib import sha256
+from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 import msgspec
 
-from ..contracts import Provider
 from ..core.assembly import Assembly
+from ..core.window import message_tokens
 from ..events import (
-    Failed,
-    Incomplete,
     MessageAdded,
     ModelAttemptEnded,
-    ModelRequested,
+    Noted,
     Outcome,
     ResponseStream,
 )
-from ..messages import Message, StopReason
-from ..responses import ErrorInfo, ModelRequest, ProviderEvent, ResponseStarted, StreamEnd
+from ..messages import Message, Model, StopReason, Usage
+from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd
 from .book import Stopped
-from .hooks import HookFailed
-from .payload import Payloads
+from .requesting import Prepared, Requests
 from .retry import hint_of, may_retry
 from .stream import Gate, Silence, supervise
 from .waiting import sleep
 from .work import Work
-
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
 
 ANSWERS: Final = frozenset[StopReason](
     {"complete", "tool_calls", "length", "content_filter", "refusal", "pause_turn"}
@@ -54,11 +48,12 @@ class Answer(NamedTuple):
 class Asking:
     """Asks until a response is accepted or nothing more may be tried. One for each turn's response."""
 
-    def __init__(self, work: Work, payloads: Payloads) -> None:
+    def __init__(self, work: Work, requests: Requests) -> None:
         self._work = work
-        self._payloads = payloads
+        self._requests = requests
         self._failures = 0
         self._blanks = 0
+        self._healed = False
         limit = work.plan.send_timeout
         # LP-51: over all attempts and back-offs; silence inside a response is limited by itself.
         self._first_due = None if limit is None else work.clock.monotonic() + limit
@@ -71,75 +66,73 @@ class Asking:
         """
         work = self._work
         while True:
-            await work.port.gate("request")
+            if work.port.paused:
+                with work.time.idle():
+                    await work.port.gate("request")
             work.check_stop()
-            if work.requests >= work.plan.limits.requests:
-                return Answer(StreamEnd("cancelled"), outcome=Incomplete("limit", "requests"))
-            provider = work.plan.providers.of(work.model)
-            try:
-                messages = await self._payloads.make(provider)
-            except HookFailed as failure:
-                return Answer(StreamEnd("cancelled"), outcome=Failed("hook", message=str(failure)))
-            work.check_stop()
-            assembly = await self._attempt(provider, messages)
-            end, message = _set_right(assembly)
-            if end.reason in ANSWERS and not work.scope.cancelled:
-                if not self._ask_again(end, message):
-                    work.book.note(self._ended(assembly, "answered"), MessageAdded(message, work.turn))
-                    return Answer(end, message)
-                work.book.note(self._ended(assembly, "discarded", why="empty"))
-            elif (
-                end.reason == "cancelled" or work.scope.cancelled
-            ):  # LP-42: a stop wins over what became ready
-                word = "interrupted" if work.shut_down else "cancelled"
-                work.book.note(self._ended(assembly, word, why=work.scope.reason))
-                raise Stopped
-            elif (answer := await self._failed(assembly, end)) is not None:
+            prepared = await self._requests.prepare()
+            if not isinstance(prepared, Prepared):
+                return Answer(StreamEnd("cancelled"), outcome=prepared)
+            assembly = await self._attempt(prepared)
+            answer = await self._judged(assembly, prepared)
+            if answer is not None:
                 return answer
+
+    async def _judged(self, assembly: Assembly, prepared: Prepared) -> Answer | None:
+        """What an attempt comes to; None if the request is to be made again."""
+        work = self._work
+        end, message = _set_right(assembly, work.model)
+        said = 0 if assembly.usage is not None else message_tokens(message)
+        work.spending.settle(work.model, assembly.usage, prepared.estimate, said)
+        if end.reason == "cancelled" or work.scope.cancelled:  # LP-42: a stop wins over what became ready
+            word = "interrupted" if work.shut_down else "cancelled"
+            work.book.note(self._ended(assembly, word, why=work.scope.reason))
+            raise Stopped
+        if end.reason not in ANSWERS:
+            return await self._failed(assembly, end, prepared)
+        if self._ask_again(end, message):
+            work.book.note(self._ended(assembly, "discarded", why="empty"))
+            return None
+        work.meter.accept(message, work.model, assembly.usage)
+        work.relieved = False
+        work.notes.clear()  # told: the payload that was answered had them
+        work.book.note(self._ended(assembly, "answered"), MessageAdded(message, work.turn))
+        return Answer(end, message)
 
     # One attempt
 
-    async def _attempt(self, provider: Provider, messages: Sequence[Message]) -> Assembly:
+    async def _attempt(self, prepared: Prepared) -> Assembly:
         work = self._work
-        work.attempt += 1
-        work.requests += 1
-        message_id = f"{work.run_id}-{work.turn}-{work.attempt}"
-        request = self._request(messages)
-        await work.book.write(
-            ModelRequested(
-                work.turn, work.attempt, message_id, provider.tag, work.model.id, self._digest(request)
-            )
-        )
-        assembly = Assembly(message_id, tag=provider.tag, taken=work.call_ids)
-        silence = Silence(self._first_due, work.plan.stream_idle_timeout)
+        await work.book.write(*prepared.facts)
+        assembly = Assembly(prepared.message_id, tag=prepared.provider.tag, taken=work.call_ids)
+        silence = self._silence()
         gate = Gate(work.port.paused, lambda: work.port.gate("read"))
         response = supervise(
-            provider, request, scope=work.scope, clock=work.clock, silence=silence, gate=gate
+            prepared.provider,
+            prepared.request,
+            scope=work.scope,
+            clock=work.clock,
+            silence=silence,
+            gate=gate,
         )
-        work.notes.clear()  # told once, whatever comes of the request
         async with response:
             await response.each(_teller(assembly, work.port.tell))
-        if silence.first_due is not None:  # a pause has moved it
-            self._first_due = silence.first_due
+        if self._first_due is not None:
+            self._first_due = silence.first_due  # a pause has moved it
         work.spend(assembly.usage)
         return assembly
 
-    def _request(self, messages: Sequence[Message]) -> ModelRequest:
+    def _silence(self) -> Silence:
+        """The limits on the provider's silence; where there is none, that of the run is the last net (§3.9)."""
         work = self._work
-        return ModelRequest(
-            work.model,
-            messages,
-            work.system_prompt,
-            work.tools.specs,
-            work.request_settings(),
-            work.thread_id,
-            work.attempt,
-            work.scope.deadline_ms,
+        net = work.plan.config.run_idle_timeout or None
+        first, idle = self._first_due, work.plan.stream_idle_timeout
+        return Silence(
+            first if first is not None or net is None else work.clock.monotonic() + net,
+            idle if idle is not None else net,
+            "send_timeout" if first is not None else "stalled",
+            "idle_timeout" if idle is not None else "stalled",
         )
-
-    def _digest(self, request: ModelRequest) -> str:
-        head = _encode((request.model, request.system_prompt, self._work.tools.digest, request.settings))
-        return sha256(self._work.chain().encode() + head).hexdigest()
 
     def _ended(
         self, assembly: Assembly, end: str, *, why: str = "", retry_after_ms: int | None = None
@@ -165,9 +158,11 @@ class Asking:
         self._blanks += 1
         return self._blanks <= self._work.plan.config.max_empty_retries and not self._work.scope.cancelled
 
-    async def _failed(self, assembly: Assembly, end: StreamEnd) -> Answer | None:
+    async def _failed(self, assembly: Assembly, end: StreamEnd, prepared: Prepared) -> Answer | None:
         """Records a failure; waits and returns None if the request is to be made again."""
         work = self._work
+        if not assembly.visible and await self._mended(assembly, end, prepared):
+            return None
         word = "interrupted" if end.reason == "unknown" else "failed"
         why = end.cause or ""
         self._failures += 1
@@ -186,10 +181,29 @@ class Asking:
         await sleep(delay, clock=work.clock, scope=work.scope)
         return None
 
+    async def _mended(self, assembly: Assembly, end: StreamEnd, prepared: Prepared) -> bool:
+        """Whether the request can be made acceptable: a smaller context (LP-13), a payload repaired anew (LP-18)."""
+        error = end.error
+        if error is None:
+            return False
+        if error.kind == "context_overflow":
+            discarded = self._ended(assembly, "discarded", why="overflow")
+            return await self._requests.relieve("provider", prepared.estimate, discarded)
+        if error.kind == "invalid_request" and error.code == "tool_pairing" and not self._healed:
+            self._healed = True
+            self._requests.heal()
+            discarded = self._ended(assembly, "discarded", why="pairing")
+            self._work.book.note(discarded, Noted("loop/pairing", {"healed": True}))
+            return True
+        return False
+
     def _fits(self, delay: float) -> bool:
-        """Whether a wait ends before the run's deadline and the time for sending (LP-20, LP-51)."""
+        """Whether a wait ends before the run's deadlines and the time for sending (LP-20, LP-51)."""
         work = self._work
         if self._first_due is not None and work.clock.monotonic() + delay >= self._first_due:
+            return False
+        left = work.time.left()
+        if left is not None and delay >= left:
             return False
         deadline = work.scope.deadline_ms
         return deadline is None or work.clock.time_ms() + delay * 1000 < deadline
@@ -214,10 +228,13 @@ def _teller(assembly: Assembly, tell: Callable[..., object]) -> Callable[[Provid
     return consume
 
 
-def _set_right(assembly: Assembly) -> tuple[StreamEnd, Message]:
+def _set_right(assembly: Assembly, model: Model) -> tuple[StreamEnd, Message]:
     """The end as the loop sees it, and the message: calls decide, not the wording of the finish (LP-4, LP-17)."""
     end, message = assembly.end, assembly.message()
     assert end is not None
+    if end.reason == "length" and _was_full(assembly.usage, model):
+        info = ErrorInfo("context_overflow", "the prompt left no room for an answer")
+        assembly.end = end = StreamEnd("error", end.raw_reason, info)
     if end.reason == "complete" and message.tool_calls:
         end = msgspec.structs.replace(end, reason="tool_calls")
         message = msgspec.structs.replace(message, stop_reason="tool_calls")
@@ -225,6 +242,13 @@ def _set_right(assembly: Assembly) -> tuple[StreamEnd, Message]:
         info = ErrorInfo("protocol", "tool calls were announced and none came")
         assembly.end = end = StreamEnd("error", end.raw_reason, info)
     return end, message
+
+
+def _was_full(usage: Usage | None, model: Model) -> bool:
+    """A cut answer without a token, from a prompt that fills the window: an overflow that calls itself a limit (PV-9)."""
+    if usage is None or usage.input is None or usage.output != 0 or not model.context_window:
+        return False
+    return usage.input >= 0.99 * model.context_window
 
 
 def _wish(end: StreamEnd) -> int | None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, final
 
 import msgspec
 
 from ..core.calls import result_message
 from ..errors import ConfigError
-from ..events import Completed, Failed, HistoryCompacted, Incomplete, Noted, Outcome
+from ..events import Completed, Failed, Incomplete, Noted, Outcome
 from ..messages import JSON, Message, Model
 from ..responses import ModelSettings
 from .asking import Answer
+from .compacting import replace_context
 from .hooks import HookFailed, NextTurn, TurnInfo
 from .tools import ToolSet
 from .work import Work
@@ -111,19 +111,3 @@ def apply_note(work: Work, data: dict[str, JSON]) -> None:
         work.system_prompt = data["system_prompt"]
     if "settings" in data:
         work.settings = msgspec.convert(data["settings"], ModelSettings)
-
-
-def replace_context(work: Work, messages: Sequence[Message], method: str) -> None:
-    """Replaces the context and records how: messages that stay stand at its end, new ones before them (RC-82)."""
-    known = {message.id: message for message in work.context}
-    first = len(messages)
-    position = len(work.context)
-    order = {message.id: at for at, message in enumerate(work.context)}
-    while first > 0:
-        before = messages[first - 1]
-        if known.get(before.id) is not before or order[before.id] >= position:
-            break
-        first, position = first - 1, order[before.id]
-    kept = tuple([message.id for message in messages[first:]])
-    work.book.note(HistoryCompacted(kept, tuple(messages[:first]), method))
-    work.replace_context(messages)

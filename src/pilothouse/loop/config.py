@@ -10,11 +10,21 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, final
 
+from ..core.breaker import RepetitionBreaker, ToolMisuseBreaker
 from ..errors import ConfigError
 from ..messages import Model
 from ..responses import ModelSettings
 from .approval import ApprovalPolicy
-from .hooks import AfterToolCall, BeforeToolCall, PrepareNextTurn, QueuedSource, ShouldStop, TransformContext
+from .dump import Redactor
+from .hooks import (
+    AfterToolCall,
+    BeforeToolCall,
+    OverWindowRelief,
+    PrepareNextTurn,
+    QueuedSource,
+    ShouldStop,
+    TransformContext,
+)
 
 MIN_WINDOW: Final = 16_384
 """Tokens: a smaller window leaves no room for a conversation."""
@@ -64,6 +74,11 @@ class Limits:
     Attributes:
         turns: model responses with what they cause; 0 sends nothing.
         requests: attempts at providers, retries included.
+        input_tokens, output_tokens, total_tokens: tokens of all requests, discarded and failed ones included. The
+            estimate of a request and its output budget are reserved before it is sent.
+        cost: money of all requests, in the currency of the model's prices.
+        deadline: seconds of work; waiting for people and pauses do not count.
+        consecutive_errors: turns in a row in which calls were made and none succeeded.
         tool_calls: calls started; one beyond it is refused, and the run ends after its batch.
         per_tool: the same for single tools, by name.
         parallel_tools: calls that run at once; the others wait.
@@ -74,6 +89,12 @@ class Limits:
 
     turns: int = 100
     requests: int = 300
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    total_tokens: int | None = None
+    cost: float | str | None = None
+    deadline: float | None = None
+    consecutive_errors: int = 10
     tool_calls: int = 500
     per_tool: Mapping[str, int] = field(default_factory=dict)
     parallel_tools: int = 16
@@ -88,7 +109,7 @@ class Limits:
                 for tool, count in value.items():
                     _check(f"limits.per_tool[{tool!r}]", count, count >= 0, "not negative")
             elif value is not None:
-                _check(f"limits.{name}", value, value >= 0, "not negative")
+                _check(f"limits.{name}", value, float(value) >= 0, "not negative")
         _check("limits.parallel_tools", self.parallel_tools, self.parallel_tools >= 1, "at least 1")
 
     def lowered(self, changes: dict[str, Any]) -> Limits:
@@ -167,6 +188,15 @@ class LoopConfig:
         steering_policy: what steering does to calls: nothing but asking (`boundary`), keep those from starting that have
             not (`skip_unstarted`), stop running ones too (`stop_now`).
         steering_mode, follow_up_mode: items taken a poll.
+        over_window_relief: makes the context smaller when a request does not fit, at most once a response.
+        context_window_cap: the owner's window in tokens, used instead of the model's, lower or higher.
+        tool_misuse_breaker: for calls that are rejected again and again; None is off.
+        repetition_breaker: for calls that are made again and again with the same outcome; None is off.
+        run_idle_timeout: seconds of silence outside tools, pauses and open requests, where nothing else limits it; 0 is
+            off.
+        wire_dump: each request is recorded as it was before its provider shaped it, without secrets.
+        redactor: takes secrets out of what is recorded.
+        wire_dump_limit: bytes of a dump.
         hook_timeout: seconds for each hook; None is no limit.
     """
 
@@ -195,6 +225,14 @@ class LoopConfig:
     steering_policy: Literal["boundary", "skip_unstarted", "stop_now"] = "boundary"
     steering_mode: Literal["one_at_a_time", "all"] = "one_at_a_time"
     follow_up_mode: Literal["one_at_a_time", "all"] = "one_at_a_time"
+    over_window_relief: OverWindowRelief | None = None
+    context_window_cap: int | None = None
+    tool_misuse_breaker: ToolMisuseBreaker | None = None
+    repetition_breaker: RepetitionBreaker | None = field(default_factory=RepetitionBreaker)
+    run_idle_timeout: float = 480.0
+    wire_dump: bool = False
+    redactor: Redactor = field(default_factory=Redactor)
+    wire_dump_limit: int = 262_144
     hook_timeout: float | None = None
     yield_probe_interval: float = 2.0
 
@@ -207,6 +245,10 @@ class LoopConfig:
         _check(
             "yield_probe_interval", self.yield_probe_interval, self.yield_probe_interval > 0, "more than zero"
         )
+        _check("run_idle_timeout", self.run_idle_timeout, self.run_idle_timeout >= 0, "not negative")
+        _check("wire_dump_limit", self.wire_dump_limit, self.wire_dump_limit >= 0, "not negative")
+        cap = self.context_window_cap
+        _check("context_window_cap", cap, cap is None or cap >= MIN_WINDOW, f"at least {MIN_WINDOW}, or None")
         _check_subscribable(self.steering_notifications)
         _check("cancel_grace", self.cancel_grace, self.cancel_grace >= 0, "not negative")
         for name in ("send_timeout", "stream_idle_timeout", "tool_timeout", "hook_timeout"):

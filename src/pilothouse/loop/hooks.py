@@ -19,6 +19,7 @@ from ..messages import JSON, Message, Model, Part, ToolSpec, Usage
 from ..responses import ModelSettings
 from .book import Stopped
 from .interrupt import Interrupted, Interruptible
+from .scope import WorkScope
 
 logger: Final = logging.getLogger("pilothouse.loop")
 T = TypeVar("T")
@@ -165,12 +166,17 @@ OverWindowRelief: TypeAlias = Callable[
 class Caller:
     """Calls hooks of one run."""
 
-    __slots__ = ("_clock", "_scope", "_timeout")
+    __slots__ = ("_clock", "_net", "_scope", "_timeout")
 
-    def __init__(self, scope: CancelScope, clock: Clock, timeout: float | None) -> None:
+    def __init__(
+        self, scope: WorkScope, clock: Clock, timeout: float | None, net: float | None = None
+    ) -> None:
         self._scope = scope
         self._clock = clock
         self._timeout = timeout
+        self._net = (
+            net if timeout is None else None
+        )  # the last net: a run that hangs in a hook has fallen silent
 
     async def call(self, name: str, hook: Callable[..., Any], *args: Any, returns: tuple[type, ...]) -> Any:
         """What the hook returns; None where it wants no change.
@@ -197,7 +203,7 @@ class Caller:
         return value
 
     async def _awaited(self, value: Awaitable[Any]) -> Any:
-        region = Interruptible(self._clock, limit=self._timeout)
+        region = Interruptible(self._clock, limit=self._timeout if self._net is None else self._net)
         task = asyncio.current_task()
         assert task is not None
         cancels = task.cancelling()
@@ -205,6 +211,8 @@ class Caller:
         try:
             return await region.run(_coroutine(value))
         except Interrupted:
+            if self._net is not None:
+                self._scope.stop("watchdog")
             if self._scope.cancelled:
                 raise Stopped from None
             raise

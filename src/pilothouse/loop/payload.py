@@ -14,11 +14,16 @@ from .work import Payload, Work
 
 @final
 class Payloads:
-    """Makes the payloads of one run."""
+    """Makes the payloads of one run.
+
+    Attributes:
+        untouched: whether the last payload is the context as it is.
+    """
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._pairing: Pairing | None = None
+        self.untouched = True
 
     async def make(self, wire: object) -> Sequence[Message]:
         """The messages of the next request; the context itself is never changed.
@@ -40,9 +45,14 @@ class Payloads:
         if self._pairing is None or self._pairing.wire != rules:
             self._pairing = Pairing(rules)
         repaired, repair = self._pairing.repair(messages)
+        self.untouched = repair is None and repaired is work.context
         if repair is not None:
             return self._with_note(repaired, repair)
-        return Payload(work.context) if repaired is work.context else repaired
+        return Payload(work.context) if self.untouched else repaired
+
+    def heal(self) -> None:
+        """Forgets what was found clean: the next payload is looked at from its beginning."""
+        self._pairing = None
 
     async def _transformed(self) -> list[Message]:
         work = self._work

@@ -24,6 +24,7 @@ from .book import Entry, Stopped
 from .checking import Checker, Ready, Refusal
 from .context import Progress, ToolContext
 from .desk import Desk
+from .guards import REJECTIONS, Guards
 from .item import Item
 from .past import past_of
 from .running import Running
@@ -54,6 +55,7 @@ class Phase:
         self._calls: Sequence[ToolCall] = message.tool_calls
         self._bench = bench
         self._steered = steered
+        self._guards = Guards(work)
         self._checker = Checker(work, message)
         self._desk = Desk(work)
         self._asks = Asks(work, self._desk, self._checker, bench, self._finish)
@@ -91,6 +93,7 @@ class Phase:
                 take_back()
             await self._watch.close()
         self._work.check_stop()
+        self._guards.batch_over(self._calls, self._work.finished)
         for call in self._calls:
             self._work.add(result_message(self._work.finished[call.call_id]))
 
@@ -109,7 +112,11 @@ class Phase:
                 if self._asks.open:
                     await self._save()  # nothing is in flight but a person: what is known is durable
                 self._alarm.look()
-                await self._wakeup.wait()
+                if self._running:
+                    await self._wakeup.wait()
+                else:  # only for people, or for what is in use elsewhere
+                    with self._work.time.idle():
+                        await self._wakeup.wait()
                 await self._collect()
 
     # Before the start
@@ -147,9 +154,15 @@ class Phase:
                 assert past.seen is not None
                 self._finish(await self._after.of_past(past.seen))
             return
+        if (refused := self._guards.refusal(call)) is not None:
+            breaker, text = refused
+            self._refuse(call, Refusal("breaker", text), breaker)
+            return
         found = await self._checker.check(call)
         if isinstance(found, Refusal):
             self._refuse(call, found)
+            if found.reason in REJECTIONS:
+                self._guards.rejected(call, found.text)
         else:
             self._queue(self._asks.consider(Item(index, call, found)))
 
@@ -158,8 +171,9 @@ class Phase:
             self._ready.append(item)
             self._ready.sort(key=_by_index)
 
-    def _refuse(self, call: ToolCall, refusal: Refusal) -> None:
-        self._finish(CallFinished(call.call_id, "refused", text_parts(refusal.text), True, refusal.reason))
+    def _refuse(self, call: ToolCall, refusal: Refusal, error: str | None = None) -> None:
+        text = text_parts(refusal.text)
+        self._finish(CallFinished(call.call_id, "refused", text, True, refusal.reason, error))
 
     def _finish(self, end: CallFinished, *before: Entry) -> None:
         self._work.book.note(*before, end)
@@ -184,7 +198,9 @@ class Phase:
             await self._asks.settle(self._ready)
             return
         try:
-            await work.port.gate("call")
+            if work.port.paused:
+                with work.time.idle():
+                    await work.port.gate("call")
             work.check_stop()
             facts: list[Entry] = []
             for item in chosen:

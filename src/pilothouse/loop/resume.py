@@ -21,10 +21,11 @@ from ..events import (
     TurnEnded,
     TurnStarted,
 )
-from ..messages import Message
+from ..messages import Message, Usage
 from ..responses import StreamEnd
 from .asking import Answer
 from .between import NEXT_NOTE, apply_note
+from .guards import Guards
 from .turn import Step
 from .work import Work
 
@@ -45,6 +46,8 @@ class Log:
         self._turn_open = False
         self._requested: ModelRequested | None = None
         self._answer: Message | None = None  # of the turn that is open, or was last
+        self._usage: Usage | None = None  # of the last attempt
+        self._guards = Guards(work, replay=True)
         self._ended = False
 
     async def read(self) -> Entry:
@@ -85,6 +88,8 @@ class Log:
 
     def _turn_ended(self, _fact: TurnEnded) -> None:
         self._turn_open = False
+        if self._answer is not None and self._answer.stop_reason == "tool_calls":
+            self._guards.batch_over(self._answer.tool_calls, self._work.finished)
 
     def _model_requested(self, fact: ModelRequested) -> None:
         self._requested = fact
@@ -93,13 +98,20 @@ class Log:
 
     def _attempt_ended(self, fact: ModelAttemptEnded) -> None:
         self._requested = None
+        self._usage = fact.usage
         self._work.spend(fact.usage)
+        if fact.end == "answered":
+            self._work.relieved = False
+            self._work.notes.clear()
+        if fact.usage is not None:
+            self._work.spending.settle(self._work.model, fact.usage, 0, 0)
 
     def _message_added(self, fact: MessageAdded) -> None:
         self._put_results()
         if fact.message.role == "assistant" and fact.message.stop_reason is not None:
             self._answer = fact.message
             self._work.accept(fact.message, fact.message.stop_reason)
+            self._work.meter.accept(fact.message, self._work.model, self._usage)
         else:
             self._work.add(fact.message)
 
@@ -107,6 +119,7 @@ class Log:
         kept = set(fact.kept)
         context = [message for message in self._work.context if message.id in kept]
         self._work.replace_context([*fact.messages, *context])
+        self._work.relieved = fact.method == "over_window_relief"
 
     def _noted(self, fact: Noted) -> None:
         if fact.name == "loop/poll":
@@ -128,6 +141,9 @@ class Log:
 
     def _call_finished(self, fact: CallFinished) -> None:
         self._work.finished[fact.call_id] = fact
+        for call in () if self._answer is None else self._answer.tool_calls:
+            if call.call_id == fact.call_id:
+                self._guards.read(call, fact)
 
     def _run_ended(self, _fact: RunEnded) -> None:
         self._ended = True

@@ -72,13 +72,22 @@ class Silence:
     Attributes:
         first_due: moment on the clock's `monotonic` by which the first event must be there.
         idle: seconds between two events.
+        first_kind, idle_kind: what a trip is called.
     """
 
-    __slots__ = ("first_due", "idle")
+    __slots__ = ("first_due", "first_kind", "idle", "idle_kind")
 
-    def __init__(self, first_due: float | None = None, idle: float | None = None) -> None:
+    def __init__(
+        self,
+        first_due: float | None = None,
+        idle: float | None = None,
+        first_kind: ErrorKind = "send_timeout",
+        idle_kind: ErrorKind = "idle_timeout",
+    ) -> None:
         self.first_due = first_due
         self.idle = idle
+        self.first_kind: ErrorKind = first_kind
+        self.idle_kind: ErrorKind = idle_kind
 
 
 def supervise(
@@ -291,7 +300,7 @@ class Response:
         return self._waits_since + self._silence.idle
 
     def _silent(self) -> None:
-        kind: ErrorKind = "idle_timeout" if self.events else "send_timeout"
+        kind = self._silence.idle_kind if self.events else self._silence.first_kind
         self._decide(StreamEnd("error", error=ErrorInfo(kind, _SILENT[kind])))
 
     # Leaving
@@ -341,6 +350,7 @@ async def _nothing() -> AsyncIterator[ProviderEvent]:
 _SILENT: Final = {
     "send_timeout": "no response began in time",
     "idle_timeout": "the response fell silent",
+    "stalled": "the run fell silent",
 }
 
 

@@ -29,9 +29,9 @@ from .asking import Answer, Asking, is_empty
 from .bench import Bench
 from .between import Between
 from .book import Detached, Stopped
-from .payload import Payloads
 from .phase import Phase
 from .queues import Item, Kind, Queues
+from .requesting import Requests
 from .work import Work
 
 
@@ -73,7 +73,7 @@ class Turns:
     def __init__(self, work: Work, bench: Bench) -> None:
         self._work = work
         self._bench = bench
-        self._payloads = Payloads(work)
+        self._requests = Requests(work)
         self._queues = Queues(work)
         self._between = Between(work)
         self._input: tuple[Kind, list[Item]] | None = None  # what opens the next turn
@@ -89,6 +89,8 @@ class Turns:
         self._answer = answer
         if answer is not None:
             self._course = AFTER[answer.end.reason](self._work, answer)
+        work = self._work
+        work.time.begin()
         try:
             while step is not Step.DONE:
                 step = await _STEPS[step](self)
@@ -96,6 +98,9 @@ class Turns:
             await self._end_stopped()
         except Detached:
             return
+        finally:
+            work.time.end()
+            work.scope.close()
 
     # Steps
 
@@ -116,7 +121,7 @@ class Turns:
 
     async def _ask(self) -> Step:
         work = self._work
-        answer = self._answer = await Asking(work, self._payloads).answer()
+        answer = self._answer = await Asking(work, self._requests).answer()
         if answer.message is not None:
             work.accept(answer.message, answer.end.reason)
         return Step.JUDGE
@@ -192,7 +197,7 @@ class Turns:
                 return
             if work.port.state.turn_open and not work.book.holds(TurnEnded):
                 self._note_turn_ended()
-            await work.book.write(RunEnded(work.stop_outcome()))
+            await work.book.write(RunEnded(work.scope.outcome()))
         except (Stopped, Detached):
             return
 
@@ -252,6 +257,10 @@ def _called(work: Work, answer: Answer) -> Course:
         return Course("call")
     if any(end is not None and end.reason == "limit" for end in ends):
         return Course("stop", Incomplete("limit", "tool_calls"))
+    if work.breakers.stops:
+        return Course("stop", Incomplete("breaker"))
+    if work.failed_turns >= work.plan.limits.consecutive_errors > 0:
+        return Course("stop", Incomplete("limit", "errors"))
     if all(end is not None and "terminate" in end.marks for end in ends):
         return Course("settle", Completed(stopped_by="terminate"))
     return Course("again")

@@ -11,14 +11,18 @@ import msgspec
 
 from ..commands import Request, Resolution
 from ..contracts import Clock, RunPort
+from ..core.breaker import Breakers
 from ..core.calls import CallState
-from ..events import CallFinished, Cancelled, Incomplete, Outcome
+from ..core.window import Meter
+from ..events import CallFinished
 from ..messages import Message, StopReason, Usage
 from ..records import Start
 from ..responses import ModelSettings
 from .book import Book, Stopped
 from .hooks import Caller
 from .plan import Plan
+from .scope import WorkScope, WorkTime
+from .spending import Spending
 from .tools import ToolSet
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
@@ -44,6 +48,11 @@ class Work:
         notes: what the next payload tells the model besides, once.
         pairing_noted: the model was told of results that are gone.
         system_prompt, settings: as `prepare_next_turn` left them.
+        scope, time: the stop, the controller's and the loop's own; the time for work.
+        meter, spending: how large requests are; what the run has used.
+        relieved: the context was made smaller for this response already.
+        breakers: guards against models that loop.
+        failed_turns: turns in a row in which no call succeeded.
         attended: whether anybody can answer a request.
         past_requests, answers: what was asked and answered so far in this run.
     """
@@ -53,7 +62,13 @@ class Work:
         self.run_id = start.spec.run_id
         self.thread_id = start.spec.thread_id
         self.port = port
-        self.scope = port.scope
+        self.scope = WorkScope(port.scope)
+        self.time = WorkTime(plan.limits.deadline, clock, self.scope)
+        self.meter = Meter()
+        self.spending = Spending(plan.limits)
+        self.relieved = False
+        self.breakers = Breakers(plan.config.tool_misuse_breaker, plan.config.repetition_breaker)
+        self.failed_turns = 0
         self.clock = clock
         self.book = Book(port)
         self.model = plan.model
@@ -78,7 +93,8 @@ class Work:
         self.system_prompt = plan.system_prompt
         self.settings = plan.settings
         self.tool_set: ToolSet | None = None
-        self.hooks = Caller(port.scope, clock, plan.config.hook_timeout)
+        net = plan.config.run_idle_timeout or None
+        self.hooks = Caller(self.scope, clock, plan.config.hook_timeout, net)
         self._reason: StopReason | None = None
         self.call_ids = {call.call_id for message in self.context for call in message.tool_calls}
         self._chain = ""
@@ -124,6 +140,7 @@ class Work:
         """Puts another list in the place of the context, for this and all later requests."""
         self.context = list(messages)
         self._chain, self._chained = "", 0
+        self.meter.forget()
 
     def request_settings(self) -> ModelSettings:
         """How the model is to answer this time; after a cut response with its full output budget (LP-15)."""
@@ -136,28 +153,31 @@ class Work:
         """Hash chain over the context: equal prefixes have equal values. Each message is hashed once."""
         value = self._chain
         for message in self.context[self._chained :]:
-            value = sha256(value.encode() + _bytes(message)).hexdigest()
+            value = link(value, message)
         self._chain, self._chained = value, len(self.context)
         return value
 
     @property
     def shut_down(self) -> bool:
         """Whether the run is only left, not stopped: a recovery goes on with it (RC-52)."""
-        return self.scope.cancelled and self.port.state.state != "stopping"
-
-    def stop_outcome(self) -> Outcome:
-        """How a stopped run ends (agent-loop §2.5)."""
-        source = self.scope.source or "user"
-        if source == "deadline":
-            return Incomplete("limit", "deadline")
-        return Cancelled(self.scope.reason, source)
+        return self.scope.cancelled and self.scope.own is None and self.port.state.state != "stopping"
 
 
-def _bytes(message: Message) -> bytes:
+def chain_of(messages: Sequence[Message]) -> str:
+    """Hash chain over a payload that is not the context itself."""
+    value = ""
+    for message in messages:
+        value = link(value, message)
+    return value
+
+
+def link(value: str, message: Message) -> str:
+    """The next value of the chain."""
     try:
-        return _encode(message)
-    except UnicodeEncodeError:  # lone surrogates in somebody's history
-        return repr(message).encode("utf-8", "surrogatepass")
+        body = _encode(message)
+    except (UnicodeEncodeError, TypeError):  # lone surrogates, or subclasses, in somebody's history
+        body = repr(message).encode("utf-8", "surrogatepass")
+    return sha256(value.encode() + body).hexdigest()
 
 
 @final

@@ -1,0 +1,168 @@
+"""How large a request will be, and whether it fits (LP-12). Pure.
+
+An estimate starts from what the provider counted last, where that still applies, and adds a quarter token a character
+for what came later. Without such an anchor everything counts, system prompt and tool schemas too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from ..messages import (
+    ArtifactRef,
+    Audio,
+    Context,
+    File,
+    Image,
+    Message,
+    Model,
+    Part,
+    Reasoning,
+    Structured,
+    Text,
+    ToolCall,
+    ToolSpec,
+    Usage,
+    Video,
+)
+
+CHARACTERS_A_TOKEN: Final = 4
+MEDIA_TOKENS: Final = 1_200
+"""Tokens of an image or another medium, whatever its size."""
+MESSAGE_TOKENS: Final = 4
+"""What a message costs besides its content: role and separators."""
+MIN_OUTPUT: Final = 1_024
+"""Tokens: an output budget is not lowered below this."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _json_size(value: object) -> int:
+    try:
+        return len(_encode(value))
+    except (TypeError, UnicodeEncodeError):
+        return len(repr(value))
+
+
+def _part_size(part: Part) -> int:
+    """Characters of a part that a request would hold."""
+    match part:
+        case Text() | Context():
+            return len(part.text)
+        case Reasoning():
+            return len(part.text) if part.raw is None else _json_size(part.raw)
+        case ToolCall():
+            return len(part.tool) + (len(part.raw_arguments) or _json_size(part.arguments))
+        case ArtifactRef():
+            return len(part.preview)
+        case Structured():
+            return 0  # the text beside it says the same
+        case Image() | Audio() | Video() | File():
+            return MEDIA_TOKENS * CHARACTERS_A_TOKEN
+
+
+def message_tokens(message: Message) -> int:
+    """Estimated tokens of one message."""
+    characters = sum([_part_size(part) for part in message.parts])
+    return MESSAGE_TOKENS + -(-characters // CHARACTERS_A_TOKEN)
+
+
+def messages_tokens(messages: Iterable[Message]) -> int:
+    """Estimated tokens of messages."""
+    return sum([message_tokens(message) for message in messages])
+
+
+def prefix_tokens(system_prompt: str | None, tools: Sequence[ToolSpec]) -> int:
+    """Estimated tokens of what stands before the messages."""
+    characters = len(system_prompt or "") + sum(
+        [len(spec.name) + len(spec.description) + _json_size(spec.parameters) for spec in tools]
+    )
+    return -(-characters // CHARACTERS_A_TOKEN)
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """What a provider counted: `tokens` for the context up to and including the message `message_id`."""
+
+    message_id: str
+    model: str
+    tokens: int
+
+
+def anchor_of(message: Message, model: Model, usage: Usage | None) -> Anchor | None:
+    """The anchor that an accepted response gives; None if its provider told too little."""
+    if usage is None or usage.input is None or usage.estimated:
+        return None
+    output = usage.output if usage.output is not None else message_tokens(message)
+    return Anchor(message.id, model.id, usage.input + output)
+
+
+class Meter:
+    """Estimates the requests of one run; a message is measured once.
+
+    The list that it was told of last is believed to grow at its end only; another list is measured anew.
+    """
+
+    def __init__(self) -> None:
+        self.anchor: Anchor | None = None
+        self._list: Sequence[Message] | None = None
+        self._model = ""
+        self._measured = 0
+        self._tokens = 0  # of the messages behind the anchor, or of all
+
+    def forget(self) -> None:
+        """The context was replaced: what was counted before means nothing any more."""
+        self.anchor = None
+        self._list = None
+
+    def accept(self, message: Message, model: Model, usage: Usage | None) -> None:
+        """Takes the figures of an accepted response."""
+        anchor = anchor_of(message, model, usage)
+        if anchor is not None:
+            self.anchor = anchor
+            self._list = None
+
+    def estimate(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        system_prompt: str | None,
+        tools: Sequence[ToolSpec],
+    ) -> int:
+        """Estimated tokens of a request."""
+        anchored = self.anchor is not None and self.anchor.model == model.id
+        if messages is not self._list or model.id != self._model or self._measured > len(messages):
+            self._list, self._model, self._tokens = messages, model.id, 0
+            self._measured = self._start(messages) if anchored else 0
+            if anchored and self._measured == 0:  # the anchor's message is not in this list
+                anchored = False
+                self.anchor = None
+        for at in range(self._measured, len(messages)):
+            self._tokens += message_tokens(messages[at])
+        self._measured = len(messages)
+        if anchored and self.anchor is not None:
+            return self.anchor.tokens + self._tokens
+        return self._tokens + prefix_tokens(system_prompt, tools)
+
+    def _start(self, messages: Sequence[Message]) -> int:
+        assert self.anchor is not None
+        for at in range(len(messages) - 1, -1, -1):
+            if messages[at].id == self.anchor.message_id:
+                return at + 1
+        return 0
+
+
+def window_of(model: Model, cap: int | None) -> int:
+    """The window that a request must fit: the owner's cap, else the model's; 0 where nobody knows."""
+    return cap if cap is not None else model.context_window
+
+
+def output_budget(model: Model, wanted: int | None, estimate: int, window: int) -> int | None:
+    """The output budget of a request: where the window is shared, lowered to what is left, not below `MIN_OUTPUT`."""
+    budget = wanted if wanted is not None else (model.max_output_tokens or None)
+    if not model.shared_window or window <= 0 or budget is None:
+        return wanted
+    left = max(window - estimate, MIN_OUTPUT)
+    return min(budget, left) if budget > left else wanted

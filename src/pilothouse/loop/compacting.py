@@ -1,0 +1,25 @@
+"""Putting another list of messages in the place of the context, on the record (RC-82)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..events import HistoryCompacted
+from ..messages import Message
+from .work import Work
+
+
+def replace_context(work: Work, messages: Sequence[Message], method: str) -> None:
+    """Replaces the context and records how: messages that stay stand at its end, new ones before them (RC-82)."""
+    known = {message.id: message for message in work.context}
+    first = len(messages)
+    position = len(work.context)
+    order = {message.id: at for at, message in enumerate(work.context)}
+    while first > 0:
+        before = messages[first - 1]
+        if known.get(before.id) is not before or order[before.id] >= position:
+            break
+        first, position = first - 1, order[before.id]
+    kept = tuple([message.id for message in messages[first:]])
+    work.book.note(HistoryCompacted(kept, tuple(messages[:first]), method))
+    work.replace_context(messages)

@@ -1,0 +1,96 @@
+"""Tokens and money of a run against its limits: reserved before a request, settled after it (LP-38)."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final, NamedTuple, final
+
+from ..messages import Model, Price, Usage
+from .config import Limits
+
+MILLION: Final = 1_000_000
+MIN_OUTPUT: Final = 1_024
+"""Tokens: an output budget is lowered to what is left, but not below this (or the whole budget, if that is less)."""
+
+
+class Permit(NamedTuple):
+    """Whether a request may be sent: the limit that forbids it, or the output budget that it may have."""
+
+    limit: str | None = None
+    output: int | None = None
+
+
+@final
+class Spending:
+    """What a run has used. An attempt whose provider told nothing counts as estimated."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._bounded = any(
+            value is not None
+            for value in (limits.input_tokens, limits.output_tokens, limits.total_tokens, limits.cost)
+        )
+        self.input = 0
+        self.output = 0
+        self.cost = Decimal(0)
+
+    def settle(self, model: Model, usage: Usage | None, estimate: int, said: int) -> None:
+        """Counts an attempt: its figures, or else the estimates of what was sent and of what came."""
+        given = usage.input if usage is not None and usage.input is not None else estimate
+        taken = usage.output if usage is not None and usage.output is not None else said
+        self.input += given
+        self.output += taken
+        if model.prices is not None:
+            self.cost += cost_of(model.prices, given, taken, usage)
+
+    def permit(self, model: Model, wanted: int | None, estimate: int) -> Permit:
+        """Whether a request of that size may be sent, and with which output budget."""
+        if not self._bounded:
+            return Permit(output=wanted)
+        limits = self._limits
+        budget = wanted if wanted is not None else (model.max_output_tokens or MIN_OUTPUT)
+        if limits.input_tokens is not None and self.input + estimate > limits.input_tokens:
+            return Permit("input_tokens")
+        least = min(budget, MIN_OUTPUT)
+        for name, left in (
+            ("output_tokens", _left(limits.output_tokens, self.output)),
+            ("total_tokens", _left(limits.total_tokens, self.input + self.output + estimate)),
+            ("cost", self._affordable(model, estimate)),
+        ):
+            if left is None:
+                continue
+            if left < least:
+                return Permit(name)
+            budget = min(budget, left)
+        return Permit(output=budget)
+
+    def _affordable(self, model: Model, estimate: int) -> int | None:
+        """Output tokens that the rest of the money pays for."""
+        limit, prices = self._limits.cost, model.prices
+        if limit is None:
+            return None
+        if prices is None:  # a model without prices cannot be shown to stay within a cost limit
+            return -1
+        left = Decimal(str(limit)) - self.cost - Decimal(prices.input) * estimate / MILLION
+        each = Decimal(prices.output) / MILLION
+        return MILLION * MILLION if each == 0 and left >= 0 else int(left / each) if each else -1
+
+
+def _left(limit: int | None, used: int) -> int | None:
+    return None if limit is None else limit - used
+
+
+def cost_of(prices: Price, given: int, taken: int, usage: Usage | None = None) -> Decimal:
+    """Money for so many tokens; cached ones at their own price where there is one."""
+    cached = (usage.cache_read or 0) if usage is not None else 0
+    written = (usage.cache_write or 0) if usage is not None else 0
+    plain = max(0, given - cached - written)
+    read_price = prices.input if prices.cache_read is None else prices.cache_read
+    write_price = prices.input if prices.cache_write is None else prices.cache_write
+    money = (
+        Decimal(prices.input) * plain
+        + Decimal(read_price) * cached
+        + Decimal(write_price) * written
+        + Decimal(prices.output) * taken
+    )
+    return money / MILLION
