@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
+from weakref import WeakKeyDictionary
 
 from .responses import Timeouts
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 MAX_ERROR_BYTES: Final = 64 * 1024
 DRAIN_S: Final = 0.02
 """How long a finished body may take to end, so that its connection can be used again."""
+
+KEEP_ALIVE_S: Final = 30.0
+"""How long an idle connection is kept: a turn's tools may run that long before the next request."""
 
 _LOOPBACK: Final = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
@@ -101,7 +105,7 @@ class Answer:
 
 @final
 class Transport:
-    """An HTTP client for one provider: made at the first request, anew for another event loop.
+    """An HTTP client for one provider: made at the first request, one for each event loop that asks.
 
     `client` is a user's own; it is used as it is, with our time limits, and never closed. Otherwise proxies come from
     `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` (never for loopback), certificates from `SSL_CERT_FILE`,
@@ -110,8 +114,7 @@ class Transport:
 
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
         self._given = client
-        self._own: httpx2.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._own: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = WeakKeyDictionary()
 
     @asynccontextmanager
     async def post(
@@ -144,22 +147,24 @@ class Transport:
         if self._given is not None:
             return self._given
         loop = asyncio.get_running_loop()
-        if self._own is None or self._loop is not loop:
+        client = self._own.get(loop)
+        if client is None:
             import httpx2
 
-            self._own = httpx2.AsyncClient(
+            client = self._own[loop] = httpx2.AsyncClient(
                 verify=_certificates(url),
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+                limits=httpx2.Limits(
+                    max_connections=None, max_keepalive_connections=20, keepalive_expiry=KEEP_ALIVE_S
+                ),
                 mounts=dict.fromkeys(_LOOPBACK),
             )
-            self._loop = loop
-        return self._own
+        return client
 
     async def aclose(self) -> None:
-        """Closes the connections of a client of its own. Idempotent; the next request opens one anew."""
-        own, self._own = self._own, None
-        if own is not None and self._loop is asyncio.get_running_loop():
-            await own.aclose()
+        """Closes the connections of this event loop's own client. Idempotent; the next request opens one anew."""
+        client = self._own.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
 
 
 def _certificates(url: str) -> ssl.SSLContext:

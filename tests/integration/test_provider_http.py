@@ -336,6 +336,20 @@ async def test_the_key_is_asked_for_before_each_request() -> None:
         assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("key", ["sk-secret\nx-evil: 1", "sk-sécret", "sk-\x00secret"])
+async def test_a_broken_key_is_an_auth_error_that_does_not_tell_it(key: str) -> None:
+    """A key with a line end forges no header and stands in no error; blanks around one are not part of it."""
+    async with ReplayServer(Replay(chunks=HELLO + STOP + DONE)) as server:
+        async with provider_for("openai-chat", server.url, api_key=key) as provider:
+            (end,) = await read(provider)
+            assert end.error.kind == "auth"
+            assert "cret" not in end.error.message
+            assert server.requests == []
+        async with provider_for("openai-chat", server.url, api_key=" sk-good\n") as provider:
+            await read(provider)
+            assert server.requests[0].headers["authorization"] == "Bearer sk-good"
+
+
 async def test_a_users_own_client_is_used_and_stays_open() -> None:
     """Issue 4, item 4; closing the provider does not close it, and one that is closed is an error of transport."""
     async with (

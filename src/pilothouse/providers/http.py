@@ -158,6 +158,9 @@ class HTTPProvider(ABC):
 
     async def _head(self) -> dict[str, str]:
         key = self._api_key if isinstance(self._api_key, str | None) else await self._api_key()
+        key = key.strip() if key else key
+        if key and not (key.isascii() and key.isprintable()):  # the HTTP library would quote it in its error
+            raise ValueError("it has characters that no key has")
         return {
             "content-type": "application/json",
             "accept": "text/event-stream",

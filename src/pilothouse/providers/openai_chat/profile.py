@@ -42,6 +42,5 @@ DEEPSEEK = CompatProfile(tag="deepseek", replay_reasoning="reasoning_content")
 MISTRAL = CompatProfile(tag="mistral", max_id_length=9, id_charset="A-Za-z0-9", name_on_results=True)
 OPENROUTER = CompatProfile(tag="openrouter", replay_reasoning="reasoning")
 GROQ = CompatProfile(tag="groq", output_limit="max_completion_tokens")
-LLAMA_CPP = CompatProfile(tag="llama.cpp", replay_reasoning="reasoning_content")
 
-__all__ = ["DEEPSEEK", "GROQ", "LLAMA_CPP", "MISTRAL", "OPENAI", "OPENROUTER", "CompatProfile"]
+__all__ = ["DEEPSEEK", "GROQ", "MISTRAL", "OPENAI", "OPENROUTER", "CompatProfile"]
