@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dialects import DIALECTS, Dialect
@@ -69,6 +69,7 @@ def message(draw) -> Message:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=st.lists(message(), max_size=12))
 def test_whatever_the_history_the_request_is_valid(dialect: Dialect, history: list[Message]) -> None:
     """LP-41: valid, the same twice, idempotent, and stable when it is read back and written again."""
@@ -97,6 +98,7 @@ def conversation(draw) -> list[Message]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole=conversation(), first=st.integers(0, 40), last=st.integers(0, 40))
 def test_every_window_of_a_conversation_is_valid(
     dialect: Dialect, whole: list[Message], first: int, last: int

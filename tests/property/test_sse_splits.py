@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pilothouse.core.sse import Frame, SSEReader
@@ -24,6 +24,7 @@ def cut(body: bytes, cuts: list[int]) -> list[bytes]:
     return [body[a:b] for a, b in zip([0, *places], [*places, len(body)], strict=True)]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(PIECES, max_size=30), st.lists(st.integers(0, 10**6), max_size=12))
 def test_frames_do_not_depend_on_the_reads(pieces: list[bytes], cuts: list[int]) -> None:
     """Cuts inside characters, field names, between CR and LF, inside a byte-order mark."""
@@ -31,6 +32,7 @@ def test_frames_do_not_depend_on_the_reads(pieces: list[bytes], cuts: list[int])
     assert read(cut(body, cuts)) == read([body]) == read([body[at : at + 1] for at in range(len(body))])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(wire_cases(*DECODERS)), st.lists(st.integers(0, 10**6), max_size=30))
 def test_responses_do_not_depend_on_the_reads(case, cuts: list[int]) -> None:
     """The whole summary, notices and figures included."""
@@ -43,6 +45,7 @@ def test_responses_do_not_depend_on_the_reads(case, cuts: list[int]) -> None:
 UNTAGGED = [case for case in wire_cases(*DECODERS) if case.think_tags == "off"]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(UNTAGGED), st.integers(0, 10**6), st.sampled_from(["eof", "reset"]))
 def test_a_cut_body_never_raises_and_never_gains(case, at: int, end: str) -> None:
     """A prefix of a body gives a prefix of its text, and runs no call that the whole does not have."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dialects import DIALECTS, Dialect
@@ -81,6 +81,7 @@ STORED = {"openai-chat": CHAT, "anthropic": ANTHROPIC, "openai-responses": RESPO
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_was_stored_becomes_a_valid_request(dialect: Dialect, data: st.DataObject) -> None:
     """Never raises; valid; the same twice; the stored list stays; every message read can be journaled."""
