@@ -41,7 +41,8 @@ class Served:
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        Thread(target=self._read, args=(self.process, self._queue), daemon=True).start()
+        self._reader = Thread(target=self._read, args=(self.process, self._queue), daemon=True)
+        self._reader.start()
         while (line := self.next_line(60)) is not None:
             if found := re.search(r"http://\S+", line):
                 self.url = found[0].rstrip("/")
@@ -69,20 +70,28 @@ class Served:
         """SIGKILL, as a crash."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(20)
+        self._ended(20)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(45)
+        return self._ended(45)
+
+    def _ended(self, seconds: float) -> int:
+        assert self.process is not None
+        code = self.process.wait(seconds)
+        self._reader.join(seconds)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+        return code
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *exc: object) -> None:
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.stop()
 
 
