@@ -181,6 +181,11 @@ class AgentController:
         return MappingProxyType(dict(self._options))
 
     @property
+    def journal(self) -> Journal | None:
+        """The store that was given; None where runs are kept in memory."""
+        return self._journal
+
+    @property
     def runs(self) -> RunController:
         """The run controller underneath, made at first use."""
         if self._runs is None:

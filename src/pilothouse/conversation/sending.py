@@ -384,7 +384,7 @@ def parts_of(content: object, attachments: Sequence[Media]) -> tuple[InputPart, 
     if isinstance(content, bytes) or not isinstance(content, Sequence):
         raise TypeError(f"content must be str, parts or None, got {type(content).__name__}")
     for index, part in enumerate(content):
-        if not isinstance(part, Text | MEDIA):
+        if not isinstance(part, (Text, *MEDIA)):
             raise TypeError(f"content[{index}] must be Text or a media part, got {type(part).__name__}")
     return (*content, *attachments)
 

@@ -101,6 +101,13 @@ class Follower:
             return None
         return self._subscription.delta_nowait()
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything that is known was given: the next item is still to happen."""
+        if self._ready or self._behind or self._over:
+            return False
+        return self._subscription is None or self._subscription.idle
+
     def _take(self, record: Record, *, last: bool) -> None:
         """Notes that a fact is given, and whether the stream is over: a loss ends it only if nothing followed."""
         self._seen = record.seq

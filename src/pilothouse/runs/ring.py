@@ -129,6 +129,11 @@ class Subscription:
                 self._last_seq = item.seq
         return item
 
+    @property
+    def idle(self) -> bool:
+        """Whether the next item is still to come."""
+        return self._cursor >= self._ring.end
+
     def delta_nowait(self) -> Delta | None:
         """The next item if it is there and a delta. Never waits."""
         item = self._ring.take(self._cursor) if self._cursor >= self._ring.first else None

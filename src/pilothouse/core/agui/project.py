@@ -152,6 +152,11 @@ class Projector:
         """Whether the reader knows that the run began."""
         return self._loud and self.seq >= self._since
 
+    @property
+    def may_pause(self) -> bool:
+        """Nothing is in flight in the run: if nothing more is there at present, it is at rest."""
+        return self._waiting and self._current is None and self._state is not None and self._state.resting
+
     def feed(self, item: Record | Delta) -> list[Frame]:
         """Takes the next fact or delta; returns what is to be sent because of it.
 
@@ -409,7 +414,7 @@ class Projector:
             raise StartOver
         self._advance()
         frames, self._frames = self._frames, []
-        if pause or (self._state.resting and self._current is None):
+        if pause or self.may_pause:
             requests = [request for _, request in sorted(self._state.requests.items())]
             if requests:
                 self._own += pausing(self._names, requests, token_usage(self._spent))

@@ -1,0 +1,588 @@
+"""The AG-UI face: POST a run, join one, hydrate a thread, stop (server page §6)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from ..commands import Allow, Answer, Command, Deny, ExternalResult, InputAnswer, Request, Resolution
+from ..conversation.extras import RunExtras
+from ..core.agui import events as agui
+from ..core.agui.content import snapshot
+from ..core.agui.ends import Detail, Names, interrupt
+from ..core.agui.events import Profile
+from ..core.agui.input import ClientMessage, Invalid, Plan, Resume, RunInput, plan, read_input
+from ..core.agui.position import Position, read
+from ..core.agui.project import Frame, Projector, Snapshot
+from ..core.agui.segments import Segment, command_id, segments
+from ..core.agui.verify import Verifier
+from ..core.agui.wire import Flow, frame
+from ..core.canonical import digest_of, scrub
+from ..errors import PilothouseError
+from ..events import Delta
+from ..messages import JSON, InputPart, Text
+from ..records import Record, RunView
+from .begin import Beginning, WhenBusy
+from .call import Call, answer
+from .house import Ask
+from .names import checked
+from .problems import Problem, invalid, problem_of
+from .scope import ScopedRun, ScopedThread
+from .settings import AGUIOptions
+from .stream import Closing, Leaving, Reader, Registry, Stream
+
+logger = logging.getLogger("pilothouse.server")
+
+_SNAPSHOT_LIMIT: Final = 8 * 1024 * 1024
+"""A frame stays under the buffer of the reference client (SV-41)."""
+
+_BROKEN: Final = frozenset({"failed", "cancelled", "unknown"})
+_BUSY: Final = frozenset({"raise", "steer", "queue", "supersede", "rollback", "supersede_orphan"})
+_TOOL_NOTES_S: Final = 0.25
+
+
+class Following:
+    """One connection's reading of a segment (stream.Reader)."""
+
+    def __init__(
+        self,
+        run: ScopedRun,
+        segment: Segment,
+        names: Names,
+        *,
+        registry: Registry,
+        options: AGUIOptions,
+        joined: bool,
+        cursor: tuple[Position, str] | None = None,
+    ) -> None:
+        place, tag = cursor if cursor is not None else (None, "")
+        self._run = run
+        self._segment = segment
+        self._names = names
+        self._registry = registry
+        self._options = options
+        self._noted: dict[str, float] = {}
+        self._verifier = Verifier(names.profile) if options.verify and cursor is None else None
+        self._projector = Projector(
+            names,
+            cursor=place,
+            tag=tag,
+            joined=joined,
+            since=segment.since,
+            until=segment.until,
+            final_snapshot=options.final_snapshot,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """The terminal event was made."""
+        return self._projector.ended
+
+    @property
+    def flow(self) -> Flow | None:
+        """The short way for flowing text."""
+        return self._projector.flow
+
+    @property
+    def may_pause(self) -> bool:
+        """The run may be at rest."""
+        return self._projector.may_pause
+
+    async def feed(self, item: Record | Delta) -> bytes:
+        """What is to be sent because of it."""
+        frames = self._projector.feed(item)
+        return await self._written(frames) if frames else b""
+
+    async def rest(self) -> bytes:
+        """What is to be sent where the run pauses."""
+        return await self._written(self._projector.rest())
+
+    async def finish(self) -> bytes:
+        """What is to be sent where nothing more comes."""
+        return await self._written(self._projector.finish())
+
+    def cut(self, reason: str) -> bytes:
+        """The note of a cut; none can stand before RUN_STARTED."""
+        if not self._projector.begun:
+            return b""
+        return frame(agui.Custom("pilothouse.cut", {"reason": reason}), None, "")
+
+    def error(self, code: str, message: str) -> bytes:
+        """RUN_ERROR."""
+        return frame(agui.RunError(message, code), None, "")
+
+    def restart(self) -> Following:
+        """From the first frame, with what the reader must replace (SV-47)."""
+        return Following(
+            self._run, self._segment, self._names, registry=self._registry, options=self._options, joined=True
+        )
+
+    async def _written(self, frames: Sequence[Frame]) -> bytes:
+        tag = self._projector.tag
+        out: list[bytes] = []
+        for event, position, key in frames:
+            if key is not None and not self._due(key):
+                continue
+            made = event
+            if isinstance(made, Snapshot):
+                filled = await self._filled(made)
+                if filled is None:
+                    continue
+                made = filled
+            if self._verifier is not None:
+                self._verifier.check(made)
+            out.append(frame(made, position, tag))
+        return b"".join(out)
+
+    def _due(self, key: str) -> bool:
+        """At most four notes a second of one tool."""
+        now = self._registry.clock.monotonic()
+        if now - self._noted.get(key, -1.0) < _TOOL_NOTES_S:
+            return False
+        self._noted[key] = now
+        return True
+
+    async def _filled(self, wanted: Snapshot) -> agui.MessagesSnapshot | None:
+        """The conversation as the snapshot is to show it; the newest of it if it is too large for a frame."""
+        front = wanted.scope == "front"
+        path = await self._run.front() if front else await self._run.path(wanted.until)
+        messages = snapshot(path, profile=self._names.profile, with_reasoning=wanted.reasoning)
+        size = len(agui.encode(agui.MessagesSnapshot(messages)))
+        if size <= _SNAPSHOT_LIMIT:
+            return agui.MessagesSnapshot(messages)
+        if not front:  # it only confirms what the reader has
+            logger.warning("a snapshot of run %s has %d bytes: left out", self._run.ids.run, size)
+            return None
+        while messages and size > _SNAPSHOT_LIMIT:
+            size -= len(agui.encode(messages.pop(0)))
+        return agui.MessagesSnapshot(messages)
+
+
+class AGUIFace:
+    """The routes of this protocol."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        beginning: Beginning,
+        leaving: Leaving,
+        options: AGUIOptions,
+        detail: Detail,
+    ) -> None:
+        self._registry = registry
+        self._beginning = beginning
+        self._leaving = leaving
+        self._options = options
+        self._detail = detail
+
+    # POST
+
+    async def post(self, call: Call) -> ASGIApp:
+        """Starts a run, answers a waiting one, or follows a known one."""
+        agent = call.params.get("agent", "default")
+        call.runs.has_agent(agent)
+        body = scrub(await call.json())
+        asked = self._input(call, body)
+        profile = self._profile(call, asked.protocol_version)
+        wanted_id = call.headers.get("x-run-id")
+        if wanted_id is not None and wanted_id != asked.run_id:
+            raise invalid(("X-Run-Id", "must equal runId"))
+        for warning in asked.warnings:
+            logger.warning("run %s: %s", asked.run_id, warning)
+        digest = digest_of({name: value for name, value in body.items() if name != "protocolVersion"})
+        if (known := await call.runs.find_run(asked.run_id)) is not None:
+            return await self._again(call, known, asked, digest, agent, profile)
+        thread = await call.runs.thread(checked(asked.thread_id, "threadId"))
+        if (segment := await self._segment(thread, asked.run_id)) is not None:
+            return self._stream(call, *segment, names=self._names(asked, profile), joined=False)
+        head = await thread.head()
+        if head is not None and (view := await head.view()).requests:
+            answers = _answers(asked, view.requests)
+            if answers or asked.resume:
+                return await self._answer(call, head, view, asked, answers, profile)
+            self._go_on(asked, view.requests)
+        return await self._start(call, agent, thread, head, asked, digest, profile)
+
+    def _go_on(self, asked: RunInput, requests: Sequence[Request]) -> None:
+        """Whether a new message may end a run that waits: not while a person is asked, unless it says so (SV-105)."""
+        anew = bool(asked.messages) and asked.messages[-1].role == "user"
+        forced = _wish(asked).get("when_busy") in ("supersede", "rollback", "steer")
+        if not anew or not (forced or all(request.kind == "external" for request in requests)):
+            raise _pending(requests)
+
+    def _input(self, call: Call, body: Mapping[str, Any]) -> RunInput:
+        limit = call.limits.input_messages
+        messages = body.get("messages")
+        if limit is not None and isinstance(messages, list) and len(messages) > limit:
+            raise invalid(("messages", f"{len(messages)} messages, the limit is {limit}"))
+        try:
+            found = read_input(body)
+        except Invalid as error:
+            raise invalid(*error.faults) from None
+        checked(found.run_id, "runId")
+        checked(found.thread_id, "threadId")
+        return found
+
+    def _profile(self, call: Call, version: str) -> Profile:
+        """SV-90: the query and the option win over what the client says of itself."""
+        wanted = call.query.get("profile", self._options.profile)
+        if wanted not in ("auto", "1.0", "legacy"):
+            raise invalid(("profile", "must be auto, 1.0 or legacy"))
+        if wanted == "auto":
+            return "1.0" if version.partition(".")[0] == "1" else "legacy"
+        return "1.0" if wanted == "1.0" else "legacy"
+
+    def _names(self, asked: RunInput, profile: Profile) -> Names:
+        return Names(asked.thread_id, asked.run_id, profile=profile, detail=self._detail)
+
+    async def _again(
+        self, call: Call, known: ScopedRun, asked: RunInput, digest: str, agent: str, profile: Profile
+    ) -> ASGIApp:
+        """The same run id: the same content follows, other content is a conflict (SV-72)."""
+        same = known.ids.thread == asked.thread_id and known.agent == agent and known.ids.digest == digest
+        if not same:
+            raise Problem(
+                409, "run_conflict", f"run {asked.run_id} stands for other content", run_id=asked.run_id
+            )
+        first = segments(await known.events(0, 100_000), known.ids.run)[0]
+        names = self._names(asked, profile)
+        return self._stream(call, known, first, names=names, joined=False, replayed=True)
+
+    async def _segment(self, thread: ScopedThread, run_id: str) -> tuple[ScopedRun, Segment] | None:
+        """A later segment of the thread's head run, by the id that its answers carry."""
+        head = await thread.head()
+        if head is None:
+            return None
+        for segment in segments(await head.events(0, 100_000), head.ids.run)[1:]:
+            if segment.run_id == run_id:
+                return head, segment
+        return None
+
+    async def _start(
+        self,
+        call: Call,
+        agent: str,
+        thread: ScopedThread,
+        head: ScopedRun | None,
+        asked: RunInput,
+        digest: str,
+        profile: Profile,
+    ) -> ASGIApp:
+        props = _wish(asked)
+        status = "" if head is None else (await head.view()).status
+        path = await thread.path(head)
+        planned = plan(
+            asked.messages, path, head=None if head is None else head.key, broken=status in _BROKEN
+        )
+        extras = RunExtras(
+            message_id=planned.new[-1].id if planned.new else None,
+            parent=planned.parent,
+            client_tools=asked.tools,
+            limits=props["limits"] if isinstance(props.get("limits"), dict) else {},
+        )
+        begun = await self._beginning.begin(
+            call.runs,
+            agent,
+            thread,
+            asked.run_id,
+            _ask(planned),
+            extras=extras,
+            digest=digest,
+            when_busy=_when_busy(props),
+            forwarded_props=asked.forwarded_props,
+        )
+        names = self._names(asked, profile)
+        if begun.queued is None:
+            run = await begun.run()
+            return self._stream(call, run, Segment(asked.run_id, 1), names=names, joined=begun.other)
+
+        async def opening() -> tuple[ScopedRun, Reader]:
+            try:
+                run = await begun.run()
+            except (PilothouseError, Problem) as error:
+                problem = problem_of(error)
+                said = agui.RunError(problem.detail or problem.code, problem.code)
+                raise Closing(frame(said, None, "")) from error
+            return run, self._reader(run, Segment(asked.run_id, 1), names, joined=False)
+
+        return self._open(call, asked.run_id, asked.thread_id, names, opening, key=begun.key)
+
+    # Answers
+
+    async def _answer(
+        self,
+        call: Call,
+        run: ScopedRun,
+        view: RunView,
+        asked: RunInput,
+        answers: Mapping[str, Resolution],
+        profile: Profile,
+    ) -> ASGIApp:
+        """Answers every open request of the waiting run, once, and follows it (SV-103, SV-104)."""
+        missing = [request for request in view.requests if request.id not in answers]
+        if missing:
+            raise _pending(missing)
+        for request_id, resolution in answers.items():
+            command = Command(command_id(asked.run_id, request_id), run.key, Answer(request_id, resolution))
+            ack = await run.command(command, timeout=0.0)
+            if ack.state in ("rejected", "unsupported"):
+                raise Problem(
+                    409 if ack.state == "rejected" else 422,
+                    ack.code or ack.state,
+                    ack.message,
+                    request=request_id,
+                )
+        found = segments(await run.events(0, 100_000), run.ids.run)
+        mine = next((segment for segment in found if segment.run_id == asked.run_id), None)
+        if mine is None:
+            raise Problem(409, "request_not_pending", "these requests were answered before")
+        return self._stream(call, run, mine, names=self._names(asked, profile), joined=False)
+
+    # GET and stop
+
+    async def get(self, call: Call) -> ASGIApp:
+        """Joins a run from its start, or hydrates a thread."""
+        call.runs.has_agent(call.params.get("agent", "default"))
+        query = call.query
+        if (run_id := query.get("runId")) is not None:
+            return await self._join(call, run_id)
+        if (thread_id := query.get("threadId")) is not None:
+            return await self._hydrate(call, thread_id)
+        raise invalid(("", "runId or threadId is wanted"))
+
+    async def _join(self, call: Call, run_id: str) -> ASGIApp:
+        run = await call.runs.run(run_id)
+        profile: Profile = self._profile(call, agui.PROTOCOL_VERSION)
+        names = Names(run.ids.thread, run_id, profile=profile, detail=self._detail)
+        first = segments(await run.events(0, 100_000), run.ids.run)[0]
+        # Who joins by the run's own id wants all of it, answers and what came after them included.
+        return self._stream(call, run, Segment(run_id, first.since), names=names, joined=True)
+
+    async def _hydrate(self, call: Call, thread_id: str) -> Response:
+        thread = await call.runs.thread(thread_id)
+        head = await thread.head()
+        path = await thread.path(head)
+        view = None if head is None else await head.view()
+        live = await thread.live()
+        pending: JSON = None
+        if head is not None and view is not None and view.requests:
+            asked = [msgspec.to_builtins(interrupt(request)) for request in view.requests]
+            pending = {"runId": head.ids.run, "pending": asked}
+        body = {
+            "messages": msgspec.Raw(_encode_list(snapshot(path, profile="1.0", with_reasoning=True))),
+            "activeRun": None if live is None else {"runId": live.ids.run},
+            "interrupts": pending,
+            "page": {"truncated": False, "cursor": None},
+        }
+        return answer(body)
+
+    async def stop(self, call: Call) -> Response:
+        """Stops a run, also one that is only being prepared; an unknown one is not stopped (SV-183)."""
+        agent = call.params.get("agent", "default")
+        call.runs.has_agent(agent)
+        body = await call.json()
+        thread_id, run_id = body.get("threadId"), body.get("runId")
+        if not isinstance(thread_id, str):
+            raise invalid(("threadId", "must be a text"))
+        if run_id is not None and not isinstance(run_id, str):
+            raise invalid(("runId", "must be a text"))
+        thread = await call.runs.thread(thread_id)
+        if call.runs.stop_preparing(agent, thread, run_id):
+            return answer({"stopped": True})
+        run = await thread.live()
+        if run_id is not None and run is not None and run.ids.run != run_id:
+            found = await self._segment(thread, run_id)
+            run = None if found is None else found[0]
+        if run is None:
+            return answer({"stopped": False})
+        ack = await run.cancel("stopped")
+        return answer({"stopped": ack.state == "applied"})
+
+    async def capabilities(self, call: Call) -> Response:
+        """What this endpoint can do, in the protocol's words."""
+        name = call.params.get("agent", "default")
+        call.runs.has_agent(name)
+        return answer(
+            {
+                "identity": {"name": name, "type": "pilothouse"},
+                "transport": {"streaming": True, "websocket": False, "resumable": True},
+                "tools": {"supported": True, "parallelCalls": True, "clientProvided": True},
+                "reasoning": {"supported": True, "streaming": True, "encrypted": False},
+                "humanInTheLoop": {
+                    "supported": True,
+                    "approvals": True,
+                    "interrupts": True,
+                    "approveWithEdits": True,
+                },
+            }
+        )
+
+    # Streams
+
+    def _reader(
+        self,
+        run: ScopedRun,
+        segment: Segment,
+        names: Names,
+        *,
+        joined: bool,
+        cursor: tuple[Position, str] | None = None,
+    ) -> Following:
+        return Following(
+            run,
+            segment,
+            names,
+            registry=self._registry,
+            options=self._options,
+            joined=joined,
+            cursor=cursor,
+        )
+
+    def _stream(
+        self,
+        call: Call,
+        run: ScopedRun,
+        segment: Segment,
+        *,
+        names: Names,
+        joined: bool,
+        replayed: bool = False,
+    ) -> ASGIApp:
+        """The stream of a run that is known, from the client's cursor if it has one that we can use."""
+        said = call.headers.get("last-event-id") or call.query.get("after")
+        cursor = None if said is None else read(said)
+        over = said is not None and cursor is None  # malformed: start over, never an error (SV-47)
+        reader = self._reader(run, segment, names, joined=joined or over, cursor=cursor)
+
+        async def opening() -> tuple[ScopedRun, Reader]:
+            return run, reader
+
+        return self._open(call, run.ids.run, run.ids.thread, names, opening, key=run.key, replayed=replayed)
+
+    def _open(
+        self,
+        call: Call,
+        run_id: str,
+        thread_id: str,
+        names: Names,
+        opening: Any,
+        *,
+        key: str,
+        replayed: bool = False,
+    ) -> ASGIApp:
+        refusal = self._registry.refusal(call.runs.principal.tenant, key)
+        if refusal is not None:
+            status, code = refusal
+            raise Problem(status, code, "too many streams are open", headers={"Retry-After": "1"})
+        headers = {"Pilothouse-Run-Id": names.run_id, "Pilothouse-Thread-Id": thread_id}
+        if replayed:
+            headers["Idempotent-Replayed"] = "true"
+
+        async def cancel() -> object:
+            run = await call.runs.find_run(run_id)
+            if run is None or (await run.view()).status == "waiting":
+                return None
+            return await run.cancel("disconnected")
+
+        return Stream(
+            self._registry,
+            run=key,
+            tenant=call.runs.principal.tenant,
+            opening=opening,
+            headers=headers,
+            on_gone=lambda: self._leaving.gone(key, cancel),
+        )
+
+
+def _encode_list(messages: Sequence[agui.AGUIMessage]) -> bytes:
+    return b"[" + b",".join([agui.encode(message) for message in messages]) + b"]"
+
+
+def _ask(planned: Plan) -> Ask:
+    if planned.action == "retry":
+        return Ask("retry")
+    if planned.action == "regenerate":
+        return Ask("regenerate", target=planned.target)
+    if planned.action == "continue":
+        return Ask("send")
+    return Ask("send", _content(planned.new))
+
+
+def _content(new: Sequence[ClientMessage]) -> tuple[InputPart, ...]:
+    """The new user messages as one; an empty one is sent too (AC-48)."""
+    parts: list[InputPart] = []
+    for number, message in enumerate(new):
+        if number and parts and message.parts:
+            parts.append(Text("\n\n"))
+        parts += message.parts
+    return tuple(parts) or (Text(""),)
+
+
+def _wish(asked: RunInput) -> Mapping[str, Any]:
+    """The one key of `forwardedProps` that is ours (SV-108)."""
+    found = asked.forwarded_props.get("pilothouse")
+    return found if isinstance(found, dict) else {}
+
+
+def _when_busy(props: Mapping[str, Any]) -> WhenBusy | None:
+    wanted = props.get("when_busy")
+    if wanted is None:
+        return None
+    if wanted not in _BUSY:
+        raise invalid(("forwardedProps.pilothouse.when_busy", f"must be one of {', '.join(sorted(_BUSY))}"))
+    return wanted  # type: ignore[no-any-return]
+
+
+# Answers
+
+
+def _answers(asked: RunInput, requests: Sequence[Request]) -> dict[str, Resolution]:
+    """What the client answers of what is open; a resume entry wins over a tool message (SV-104)."""
+    found: dict[str, Resolution] = {}
+    results = {message.call_id: message for message in asked.messages if message.role == "tool"}
+    entries = {entry.interrupt_id: entry for entry in asked.resume}
+    single = asked.forwarded_props.get("command")
+    if isinstance(single, dict) and "resume" in single and not entries and len(requests) == 1:  # SV-109
+        entries = {requests[0].id: Resume(requests[0].id, "resolved", single["resume"])}
+    for request in requests:
+        if (entry := entries.get(request.id)) is not None:
+            found[request.id] = _resolution(request, entry)
+        elif request.kind == "external" and (result := results.get(request.call_id or "")) is not None:
+            content = result.parts or ((Text(result.error),) if result.error else ())
+            found[request.id] = ExternalResult(content, bool(result.error))
+    for unknown in entries.keys() - {request.id for request in requests}:
+        logger.warning("run %s answers %s, which is not open: ignored", asked.run_id, unknown)
+    return found
+
+
+def _resolution(request: Request, entry: Resume) -> Resolution:
+    payload = entry.payload
+    if entry.status == "cancelled":
+        return Deny("cancelled")
+    if request.kind == "input":
+        return InputAnswer(payload)
+    if request.kind == "external":
+        text = payload if isinstance(payload, str) else msgspec.json.encode(payload).decode()
+        return ExternalResult((Text(text),))
+    said = {"approved": payload} if isinstance(payload, bool) else payload
+    if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
+        raise invalid((f"resume.{request.id}.payload", "must be an object with approved: true or false"))
+    if not said["approved"]:
+        return Deny(str(said.get("reason") or ""))
+    edited = said.get("editedArgs")
+    if edited is not None and not isinstance(edited, dict):
+        raise invalid((f"resume.{request.id}.payload.editedArgs", "must be an object"))
+    return Allow("once", edited)
+
+
+def _pending(requests: Sequence[Request]) -> Problem:
+    listed = [msgspec.to_builtins(interrupt(request)) for request in requests]
+    return Problem(409, "requests_pending", "the run waits for answers to these requests", requests=listed)
+
+
+__all__ = ["AGUIFace", "Following"]

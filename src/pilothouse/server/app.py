@@ -1,0 +1,336 @@
+"""The server: one ASGI application, mountable under any prefix and runnable alone (server page §2).
+
+It owns no run state: everything it says comes from the run controllers and the journal, so a restart changes nothing
+but connections. This file routes, authenticates and answers refusals; what a face does is in its own module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple, final
+
+from starlette.types import ASGIApp
+
+from ..clock import SystemClock
+from ..contracts import Clock, Journal
+from ..conversation.controller import AgentController
+from ..core.agui.ends import Detail
+from ..errors import ConfigError
+from ..records import RunEntry, RunQuery
+from .agui import AGUIFace
+from .auth import Authenticator, AuthRequest, LoopbackOnly
+from .begin import Beginning, WhenBusy
+from .call import Call
+from .control import ControlFace
+from .cross import preflight, with_headers
+from .health import Health
+from .house import AgentDefinition, AutoRecover, House
+from .page import Page
+from .problems import document, not_found, problem_of
+from .routes import Handler, Routes, raw_path
+from .scope import ScopedRuns
+from .settings import CORS, AGUIOptions, OnDisconnect, ServerLimits, StreamOptions
+from .shelf import Shelf
+from .stream import Leaving, Receive, Registry, Scope, Send, StreamCut
+from .threads import ThreadsFace
+from .views import is_live
+
+logger = logging.getLogger("pilothouse.server")
+access = logging.getLogger("pilothouse.access")
+
+FACES: Final = ("agui", "control", "page")
+_POLL_S: Final = 0.1
+
+
+class DrainResult(NamedTuple):
+    """What became of the runs that lived when a drain began: their ids in the journal."""
+
+    finished: tuple[str, ...]
+    waiting: tuple[str, ...]
+    handed_over: tuple[str, ...]
+
+
+@final
+class Server:
+    """Agents on HTTP.
+
+    Args:
+        agents: by name, which is also the binding of their runs. A definition is a template, or makes conversations.
+        journal: where runs are; None takes the definition's, else keeps them in memory, with a warning.
+        auth: who may ask; None is this machine alone.
+        faces: which protocols are served.
+        on_disconnect: what becomes of a run that nobody follows any more.
+        when_busy: what a new send on a busy thread means, unless the request says otherwise.
+        auto_recover: when runs that a crash cut are taken up again.
+        error_detail: what is told of a provider's error.
+        drain_timeout: seconds that live runs get to end when the server goes down.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, AgentDefinition],
+        *,
+        journal: Journal | None = None,
+        auth: Authenticator | None = None,
+        faces: Sequence[str] = FACES,
+        on_disconnect: OnDisconnect = "continue",
+        when_busy: WhenBusy = "supersede_orphan",
+        auto_recover: AutoRecover = "on_open",
+        streams: StreamOptions | None = None,
+        limits: ServerLimits | None = None,
+        cors: CORS | None = None,
+        allowed_hosts: Sequence[str] = (),
+        error_detail: Detail = "safe",
+        agui: AGUIOptions | None = None,
+        drain_timeout: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if unknown := [face for face in faces if face not in FACES]:
+            raise ConfigError(f"there is no face {unknown[0]!r}; there are {', '.join(FACES)}")
+        self.clock: Clock = clock or SystemClock()
+        self.limits = limits or ServerLimits()
+        self.drain_timeout = drain_timeout
+        self.is_loopback_only = auth is None
+        self._cors = cors
+        self._auth: Authenticator = auth or LoopbackOnly(allowed_hosts, () if cors is None else cors.origins)
+        self._own_journal = False
+        journal = journal or self._journal_of(agents)
+        self._house = House(agents, journal, auto_recover=auto_recover, clock=self.clock)
+        self._shelf = Shelf(journal, self.clock)
+        self.registry = Registry(self.clock, streams or StreamOptions(), self.limits)
+        self._health = Health(self._house)
+        self._page = Page() if "page" in faces else None
+        self._started = False
+        self._stopping: asyncio.Task[DrainResult] | None = None
+        self._hurry = asyncio.Event()
+        beginning = Beginning(self._house, self.registry, self.limits, when_busy)
+        leaving = Leaving(self.registry, on_disconnect, self._house.spawn)
+        self.routes = Routes()
+        if "agui" in faces:
+            self._add_agui(AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail))
+        if "control" in faces:
+            self._add_control(ControlFace(self.registry, beginning, leaving), ThreadsFace())
+
+    def _journal_of(self, agents: Mapping[str, AgentDefinition]) -> Journal:
+        for definition in agents.values():
+            if isinstance(definition, AgentController) and definition.journal is not None:
+                return definition.journal
+        from ..journal.memory import MemoryJournal
+
+        logger.warning("no journal was given: runs are kept in memory and end with the process")
+        self._own_journal = True
+        return MemoryJournal()
+
+    def _add_agui(self, face: AGUIFace) -> None:
+        for prefix in ("/agui", "/agui/{agent}"):
+            self.routes.add("POST", prefix, face.post)
+            self.routes.add("GET", prefix, face.get)
+        self.routes.add("POST", "/agui/{agent}/stop", face.stop)
+        self.routes.add("GET", "/agui/{agent}/capabilities", face.capabilities)
+
+    def _add_control(self, runs: ControlFace, threads: ThreadsFace) -> None:
+        table: tuple[tuple[str, str, Handler], ...] = (
+            ("GET", "/v1/agents", runs.agents),
+            ("POST", "/v1/runs", runs.start),
+            ("GET", "/v1/runs", runs.list),
+            ("GET", "/v1/runs/{run}", runs.get),
+            ("GET", "/v1/runs/{run}/events", runs.events),
+            ("POST", "/v1/runs/{run}/commands", runs.command),
+            ("GET", "/v1/runs/{run}/commands/{command}", runs.ack),
+            ("POST", "/v1/runs/{run}/cancel", runs.cancel),
+            ("POST", "/v1/runs/{run}/recover", runs.recover),
+            ("POST", "/v1/runs/{run}/check", runs.check),
+            ("POST", "/v1/runs/{run}/abandon", runs.abandon),
+            ("GET", "/v1/runs/{run}/input", runs.input),
+            ("GET", "/v1/runs/{run}/requests", runs.requests),
+            ("GET", "/v1/threads", threads.list),
+            ("POST", "/v1/threads", threads.create),
+            ("GET", "/v1/threads/{thread}", threads.get),
+            ("PATCH", "/v1/threads/{thread}", threads.patch),
+            ("DELETE", "/v1/threads/{thread}", threads.delete),
+            ("GET", "/v1/threads/{thread}/messages", threads.messages),
+            ("GET", "/v1/threads/{thread}/runs", threads.runs),
+        )
+        for method, template, handler in table:
+            self.routes.add(method, template, handler)
+
+    # ASGI
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request, or the lifespan."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._started:
+            await self.start()
+            logger.warning("the server was started by a request: without lifespan() it cannot drain")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if self._cors is not None:
+            if scope["method"] == "OPTIONS" and (found := preflight(self._cors, headers)) is not None:
+                await found(scope, receive, with_headers(self._cors, headers, send))
+                return
+            send = with_headers(self._cors, headers, send)
+        began = self.clock.monotonic()
+        status = 0
+        template = "-"
+
+        async def watched(message: Scope) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            path = raw_path(scope)
+            response, template = await self._answer(scope, receive, path, headers)
+            if response is None:
+                assert self._page is not None
+                await self._page(scope, receive, watched, scope["path"][len(scope.get("root_path", "")) :])
+            else:
+                await response(scope, receive, watched)
+        except StreamCut:
+            raise  # the ASGI server breaks the connection off
+        except Exception as error:
+            if status:
+                logger.exception("an answer broke off")
+                raise
+            await document(problem_of(error), scope["path"])(scope, receive, watched)
+        finally:
+            took_ms = (self.clock.monotonic() - began) * 1000
+            access.info("%s %s %d %.0f ms", scope["method"], template, status, took_ms)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, path: str, headers: Mapping[str, str]
+    ) -> tuple[ASGIApp | None, str]:
+        """What answers a request, and its route; None for the page."""
+        if path == "/healthz":
+            return await self._health.live(), path
+        if path == "/readyz":
+            return await self._health.ready(), path
+        match = self.routes.find(scope["method"], path)
+        if match is None:
+            if self._page is not None and scope["method"] in ("GET", "HEAD"):
+                return None, "/"
+            raise not_found()
+        client = scope.get("client")
+        principal = await self._auth(
+            AuthRequest(
+                scope["method"],
+                path,
+                headers,
+                None if client is None else client[0],
+                scope.get("scheme", "http"),
+                scope.get("user"),
+            )
+        )
+        if not principal.tenant:
+            raise ConfigError("the authenticator made a principal without a tenant")
+        runs = ScopedRuns(principal, self._house, self._shelf)
+        call = Call(scope, receive, runs, match.params, headers, self.limits, self.clock)
+        return await match.handler(call), match.template
+
+    # Life
+
+    async def start(self) -> None:
+        """Opens for work; lost runs are taken up again in the background where that is wished for."""
+        if not self._started:
+            self._started = True
+            self._house.open()
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """The life of the server, for a host application."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.drain()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        try:
+            async with self.lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        except Exception as error:
+            logger.exception("the server's life ended with an error")
+            kind = "lifespan.shutdown.failed" if self._stopping is not None else "lifespan.startup.failed"
+            await send({"type": kind, "message": str(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def drain(self, timeout: float | None = None) -> DrainResult:
+        """Goes down: no new runs, time for the live ones to end, then everything left is handed to a later recovery.
+
+        Idempotent: later calls wait for the first. Streams whose run goes on elsewhere are cut, not closed.
+        """
+        if self._stopping is None:
+            seconds = self.drain_timeout if timeout is None else timeout
+            self._stopping = asyncio.get_running_loop().create_task(self._drain(seconds))
+        return await asyncio.shield(self._stopping)
+
+    def hurry(self) -> None:
+        """Shortens a drain that is under way to what must be done (SV-223)."""
+        self._hurry.set()
+
+    async def _drain(self, seconds: float) -> DrainResult:
+        house = self._house
+        house.draining = True
+        before = {entry.run_id for entry in await self._living()}
+        ends = self.clock.monotonic() + seconds
+        while not self._hurry.is_set():
+            if all(entry.state == "waiting" for entry in await self._living()):
+                break
+            if self.clock.monotonic() >= ends:
+                break
+            await self.clock.sleep(_POLL_S)
+        left = await self._living()
+        waiting = {entry.run_id for entry in left if entry.state == "waiting"}
+        # First the streams: none may tell the loss that a hand-over records as the run's end (SV-222).
+        self.registry.cut_all("draining")
+        await self._bounded_streams(2.0)
+        await house.aclose(2.0 if self._hurry.is_set() else 10.0)
+        if self._own_journal:
+            await house.journal.aclose()
+        alive = {entry.run_id for entry in left}
+        return DrainResult(
+            tuple(sorted(before - alive)), tuple(sorted(waiting)), tuple(sorted(alive - waiting))
+        )
+
+    async def _bounded_streams(self, seconds: float) -> None:
+        closed = asyncio.ensure_future(self.registry.wait_empty())
+        limit = asyncio.ensure_future(self.clock.sleep(seconds))
+        await asyncio.wait({closed, limit}, return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        limit.cancel()
+
+    async def _living(self) -> list[RunEntry]:
+        """Runs that this process drives."""
+        found: list[RunEntry] = []
+        states = ("accepted", "running", "waiting", "stopping")
+        for wing in self._house.wings.values():
+            cursor: str | None = None
+            while True:
+                query = RunQuery(binding=wing.name, states=states)  # type: ignore[arg-type]
+                page = await wing.runs.catalog_runs(query, cursor=cursor, limit=500)
+                found += [
+                    entry
+                    for entry in page.items
+                    if entry.ownership == "here" and is_live(entry.status, entry.ownership)
+                ]
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return found
+
+
+__all__ = ["DrainResult", "Server"]

@@ -1,0 +1,218 @@
+"""Beginning a run on behalf of a request: once for equal requests, and what a busy thread means (SV-15, SV-116)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal, TypeAlias
+
+from ..commands import Command, Steer
+from ..conversation.extras import RunExtras
+from ..errors import AgentBusy, ThreadConflict, Unsupported
+from ..messages import JSON, Message
+from .house import Ask, House
+from .names import run_key
+from .problems import Problem
+from .scope import ScopedRun, ScopedRuns, ScopedThread
+from .settings import ServerLimits
+from .stream import Registry
+
+WhenBusy: TypeAlias = Literal["raise", "steer", "queue", "supersede", "rollback", "supersede_orphan"]
+
+SUPERSEDED: Final = "superseded"
+_SETTLE_S: Final = 20.0
+"""A stop is bounded by the run controller (RC-40); this is a little more than its bound."""
+
+
+class Begun:
+    """A run that was begun, or a send that waits its turn.
+
+    Attributes:
+        key: of the run, in the journal.
+        other: the run was there already: it took the message in.
+        queued: the send waits for the thread.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        run: ScopedRun | None,
+        *,
+        other: bool = False,
+        queued: asyncio.Task[object] | None = None,
+    ) -> None:
+        self.key = key
+        self.other = other
+        self.queued = queued
+        self._run = run
+
+    async def run(self) -> ScopedRun:
+        """The run, once it is registered.
+
+        Raises:
+            PilothouseError, Problem: there will be none.
+        """
+        if self._run is None:
+            assert self.queued is not None
+            found = await asyncio.shield(self.queued)
+            assert isinstance(found, ScopedRun)
+            self._run = found
+        return self._run
+
+
+class Beginning:
+    """Begins runs for all faces, by one table of policies."""
+
+    def __init__(self, house: House, registry: Registry, limits: ServerLimits, default: WhenBusy) -> None:
+        self._house = house
+        self._registry = registry
+        self._limits = limits
+        self._default: WhenBusy = default
+        self._under_way: dict[str, tuple[str, asyncio.Future[Begun]]] = {}
+
+    async def begin(
+        self,
+        runs: ScopedRuns,
+        agent: str,
+        thread: ScopedThread,
+        run_id: str,
+        ask: Ask,
+        *,
+        extras: RunExtras,
+        digest: str,
+        when_busy: WhenBusy | None = None,
+        forwarded_props: Mapping[str, JSON] | None = None,
+    ) -> Begun:
+        """Begins a run under the client's id; equal requests at the same time share one.
+
+        Raises:
+            Problem, PilothouseError: refused; no run exists.
+        """
+        if self._house.draining:
+            raise Problem(503, "draining", "the server is going down", headers={"Retry-After": "5"})
+        key = run_key(runs.principal.tenant, run_id)
+        if (other := self._under_way.get(key)) is not None:
+            if other[0] != digest:
+                raise Problem(409, "run_conflict", f"run {run_id} stands for other content", run_id=run_id)
+            return await asyncio.shield(other[1])
+
+        async def send(policy: Literal["raise", "queue"], more: RunExtras) -> ScopedRun:
+            sending = await runs.send(
+                agent,
+                thread,
+                run_id,
+                ask,
+                extras=more,
+                digest=digest,
+                when_busy=policy,
+                forwarded_props=forwarded_props,
+            )
+            await sending.committed()
+            return await runs.began(run_id)
+
+        made: asyncio.Future[Begun] = asyncio.get_running_loop().create_future()
+        self._under_way[key] = (digest, made)
+        # In a task of its own: a client that leaves now does not undo the start (SV-62).
+        task = self._house.spawn(
+            self._begin(runs, agent, thread, run_id, ask, extras, when_busy, send), f"begin {run_id}"
+        )
+        task.add_done_callback(lambda done: self._over(key, done))
+        return await asyncio.shield(made)
+
+    def _over(self, key: str, task: asyncio.Task[object]) -> None:
+        _, made = self._under_way.pop(key)
+        if task.cancelled():
+            made.cancel()
+        elif (error := task.exception()) is not None:
+            made.set_exception(error)
+            made.exception()  # somebody may have left
+        else:
+            found = task.result()
+            assert isinstance(found, Begun)
+            made.set_result(found)
+
+    async def _begin(
+        self,
+        runs: ScopedRuns,
+        agent: str,
+        thread: ScopedThread,
+        run_id: str,
+        ask: Ask,
+        extras: RunExtras,
+        when_busy: WhenBusy | None,
+        send: Callable[[Literal["raise", "queue"], RunExtras], Awaitable[ScopedRun]],
+    ) -> Begun:
+        limit = self._limits.runs_per_tenant
+        if limit is not None and await runs.count_live() >= limit:
+            raise Problem(429, "too_many_runs", f"{limit} runs are live", headers={"Retry-After": "1"})
+        key = run_key(runs.principal.tenant, run_id)
+        live = await thread.live()
+        policy = when_busy or self._default
+        if live is not None:
+            if policy == "supersede_orphan":
+                policy = "raise" if self._registry.followers(live.key) else "supersede"
+            match policy:
+                case "raise":
+                    raise _busy(live)
+                case "steer":
+                    return Begun(live.key, await _steered(live, run_id, ask, extras), other=True)
+                case "queue":
+                    return Begun(
+                        key, None, queued=self._house.spawn(_queued(live, send, extras), f"queued {run_id}")
+                    )
+                case _:
+                    await live.cancel(SUPERSEDED)
+                    await live.settled(_SETTLE_S)
+            if policy == "rollback":
+                if live.spec.parent is None:
+                    raise Problem(422, "unsupported", "the first run of a thread cannot be rolled back")
+                extras = _with_parent(extras, live)
+        try:
+            return Begun(key, await send("raise", extras))
+        except ThreadConflict:  # another process was faster: once more, on the path as it is now
+            return Begun(key, await send("raise", extras))
+        except (AgentBusy, Unsupported) as error:
+            if error.code != "thread_busy":
+                raise
+            found = await thread.live()
+            raise (Problem(409, "thread_busy", str(error)) if found is None else _busy(found)) from error
+
+
+def _busy(live: ScopedRun) -> Problem:
+    return Problem(409, "thread_busy", f"run {live.ids.run} is live in this thread", run_id=live.ids.run)
+
+
+def _with_parent(extras: RunExtras, live: ScopedRun) -> RunExtras:
+    return RunExtras(
+        tenant=extras.tenant,
+        message_id=extras.message_id,
+        parent=live.spec.parent,
+        client_tools=extras.client_tools,
+        deadline=extras.deadline,
+        limits=extras.limits,
+        extensions=extras.extensions,
+    )
+
+
+async def _steered(live: ScopedRun, run_id: str, ask: Ask, extras: RunExtras) -> ScopedRun:
+    """The live run takes the message in (AG-84)."""
+    if ask.content is None:
+        raise _busy(live)
+    message = Message(extras.message_id or f"{run_id}:message", "user", ask.content)
+    ack = await live.command(Command(f"steer:{run_id}", live.key, Steer(message)))
+    if ack.state in ("rejected", "unsupported"):
+        raise Problem(409 if ack.state == "rejected" else 422, ack.code or ack.state, ack.message)
+    return live
+
+
+async def _queued(
+    live: ScopedRun,
+    send: Callable[[Literal["raise", "queue"], RunExtras], Awaitable[ScopedRun]],
+    extras: RunExtras,
+) -> ScopedRun:
+    """A send of its own after the live run (TC-90)."""
+    await live.settled(None)
+    return await send("queue", extras)
+
+
+__all__ = ["Beginning", "Begun", "WhenBusy"]

@@ -1,0 +1,43 @@
+"""Liveness and readiness (SV-220): no token, and no names, versions or counts in the answers."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.responses import PlainTextResponse, Response
+
+from .house import House
+
+logger = logging.getLogger("pilothouse.server")
+
+PROBE_S = 10.0
+"""How long an answer of the journal counts."""
+
+
+class Health:
+    """Whether the server lives, and whether it can take work."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._probed = float("-inf")
+
+    async def live(self) -> Response:
+        """200 while the loop answers."""
+        return PlainTextResponse("ok")
+
+    async def ready(self) -> Response:
+        """200 when the journal answered a probe in the last 10 s and the server is not draining."""
+        if self._house.draining:
+            return PlainTextResponse("draining", 503, {"Retry-After": "5"})
+        now = self._house.clock.monotonic()
+        if now - self._probed > PROBE_S:
+            try:
+                await self._house.journal.head("pilothouse-readiness-probe")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the journal does not answer
+                logger.warning("the journal does not answer: %s", error)
+                return PlainTextResponse("not ready", 503, {"Retry-After": "1"})
+            self._probed = now
+        return PlainTextResponse("ok")
+
+
+__all__ = ["Health"]

@@ -1,0 +1,296 @@
+"""The agents of a server, their run controllers over one journal, and the conversations that live.
+
+A definition is a template: its own conversation is never served (SV-1). Each agent is a *wing*: one run controller,
+bound to the agent's name, and one conversation for each thread that somebody is sending to. A conversation that is idle
+is dropped; the journal has it. Nothing here knows of HTTP or of tenants: threads and runs have the journal's ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from ..contracts import Clock, Journal, Runtime
+from ..conversation.controller import AgentController
+from ..conversation.extras import RunExtras
+from ..conversation.options import BusyPolicy
+from ..conversation.reply import Reply
+from ..conversation.switchboard import Switchboard
+from ..errors import ConfigError
+from ..messages import JSON, InputPart, ToolSpec
+from ..runs.controller import RunController
+from .auth import Principal
+
+logger = logging.getLogger("pilothouse.server")
+
+AutoRecover: TypeAlias = Literal["never", "on_command", "on_open"]
+
+
+class RunContext(Struct, frozen=True):
+    """For whom and for what a conversation is made; given to a factory, never global."""
+
+    principal: Principal
+    thread_id: str
+    run_id: str
+    agent: str
+    forwarded_props: Mapping[str, JSON] = field(default_factory=dict)
+    client_tools: tuple[ToolSpec, ...] = ()
+
+
+AgentDefinition: TypeAlias = AgentController | Callable[[RunContext], AgentController | Runtime]
+
+
+class Ask(Struct, frozen=True):
+    """What a send is to do: a new message, an answer to an earlier one again, or going on after a failure."""
+
+    action: Literal["send", "regenerate", "retry"] = "send"
+    content: tuple[InputPart, ...] | None = None
+    target: str = ""
+
+
+class Wing:
+    """One agent of the house.
+
+    Attributes:
+        runs: the agent's run controller.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        definition: AgentDefinition,
+        journal: Journal,
+        *,
+        auto_recover: AutoRecover,
+        clock: Clock,
+        spawn: Callable[[Awaitable[object], str], asyncio.Task[object]],
+    ) -> None:
+        self.name = name
+        self._definition = definition
+        self._spawn = spawn
+        self._conversations: dict[str, AgentController] = {}
+        self._using: dict[str, int] = {}  # sends of a thread that are under way
+        if isinstance(definition, AgentController):
+            self._template = definition
+        else:
+            nobody = RunContext(Principal("", ""), "", "", name)
+            self._template = _conversation(definition(nobody), name)
+        template = self._template
+        self.runs = RunController(
+            Switchboard(lambda: template.runtime),
+            name,
+            journal=journal,
+            auto_recover=auto_recover,
+            clock=clock,
+        )
+
+    @property
+    def description(self) -> str:
+        """What the definition says of itself."""
+        return str(getattr(self._definition, "description", "") or "")
+
+    @property
+    def model(self) -> str:
+        """The model that answers, as far as it is known."""
+        chosen = self._template.options.get("model")
+        if chosen is None:
+            chosen = getattr(self._template.provider, "default_model", None)
+        return str(getattr(chosen, "id", chosen) or "")
+
+    async def _join(self, thread_id: str, context: RunContext) -> AgentController:
+        """The thread's conversation, opened; the same for all who send to it at the same time."""
+        found = self._conversations.get(thread_id)
+        if found is None:
+            if isinstance(self._definition, AgentController):
+                found = self._definition.joined(self.runs, thread_id)
+            else:
+                found = _conversation(self._definition(context), self.name)
+                found.adopt(self.runs, thread_id)
+            self._conversations[thread_id] = found
+        return await found.open()
+
+    async def send(
+        self,
+        thread_id: str,
+        run_id: str,
+        ask: Ask,
+        *,
+        context: RunContext,
+        when_busy: BusyPolicy,
+        extras: RunExtras,
+    ) -> Sending:
+        """Begins a send; it goes on whatever becomes of the caller."""
+        self._using[thread_id] = self._using.get(thread_id, 0) + 1
+        try:
+            conversation = await self._join(thread_id, context)
+            begun: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            leave = conversation.subscribe(_Watch(conversation, run_id, begun))
+            sending = self._spawn(self._send(conversation, run_id, ask, when_busy, extras), f"send {run_id}")
+        except BaseException:
+            self._leave(thread_id)
+            raise
+
+        def over(_: asyncio.Task[object]) -> None:
+            leave()
+            self._leave(thread_id)
+
+        sending.add_done_callback(over)
+        return Sending(sending, begun)
+
+    async def _send(
+        self,
+        conversation: AgentController,
+        run_id: str,
+        ask: Ask,
+        when_busy: BusyPolicy,
+        extras: RunExtras,
+    ) -> Reply:
+        match ask.action:
+            case "retry":
+                reply = await conversation.retry(id=run_id, extras=extras)
+            case "regenerate":
+                reply = await conversation.regenerate(ask.target, id=run_id, extras=extras)
+            case "send":
+                reply = await conversation.send(ask.content, id=run_id, when_busy=when_busy, extras=extras)
+        await reply.wait_closed()
+        return reply
+
+    def _leave(self, thread_id: str) -> None:
+        """Drops a conversation that nobody uses: what it was is in the journal (SV-4)."""
+        self._using[thread_id] -= 1
+        if not self._using[thread_id]:
+            del self._using[thread_id]
+            self._conversations.pop(thread_id, None)
+
+    def preparing(self, thread_id: str) -> Reply | None:
+        """A send of that thread that has no run yet."""
+        conversation = self._conversations.get(thread_id)
+        reply = None if conversation is None else conversation.reply
+        return reply if reply is not None and not reply.committed else None
+
+
+class Sending:
+    """A send that was begun."""
+
+    def __init__(self, task: asyncio.Task[object], begun: asyncio.Future[Reply]) -> None:
+        self._task = task
+        self._begun = begun
+
+    async def committed(self) -> Reply:
+        """Its reply, once its run is registered. Leaving earlier undoes nothing.
+
+        Raises:
+            PilothouseError: what the conversation refuses with.
+        """
+        waited: tuple[asyncio.Future[Any], ...] = (self._task, self._begun)
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        reply = self._begun.result() if self._begun.done() else self._task.result()
+        assert isinstance(reply, Reply)
+        await reply.wait_committed()
+        return reply
+
+
+class _Watch:
+    """Sees the reply of a send as soon as there is one (AC-122)."""
+
+    def __init__(self, conversation: AgentController, run_id: str, begun: asyncio.Future[Reply]) -> None:
+        self._conversation = conversation
+        self._run_id = run_id
+        self._begun = begun
+
+    def on_state_change(self, _state: object) -> None:
+        """The live reply may be ours now."""
+        reply = self._conversation.reply
+        if reply is not None and reply.id == self._run_id and not self._begun.done():
+            self._begun.set_result(reply)
+
+
+class House:
+    """All wings and what they share."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, AgentDefinition],
+        journal: Journal,
+        *,
+        auto_recover: AutoRecover,
+        clock: Clock,
+    ) -> None:
+        if not agents:
+            raise ConfigError("a server needs at least one agent")
+        self.journal = journal
+        self.clock = clock
+        self.draining = False
+        self._auto_recover = auto_recover
+        self._tasks: set[asyncio.Task[object]] = set()
+        self.wings: dict[str, Wing] = {
+            name: Wing(
+                name, definition, journal, auto_recover=auto_recover, clock=clock, spawn=self.spawn
+            )
+            for name, definition in agents.items()
+        }  # fmt: skip
+
+    def spawn(self, work: Awaitable[object], name: str) -> asyncio.Task[object]:
+        """A task of the server's own. Who awaits it gets what it raises; it is also logged, at `debug`."""
+
+        async def run() -> object:
+            return await work
+
+        task = asyncio.get_running_loop().create_task(run(), name=f"pilothouse {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("%s: %s: %s", task.get_name(), type(error).__name__, error)
+
+    def open(self) -> None:
+        """Takes lost runs up again in the background, where that is wished for (SV-224)."""
+        for wing in self.wings.values():
+            if self._auto_recover == "on_open":
+                self.spawn(_recovered(wing), f"recovery of {wing.name}")
+
+    def wing_of(self, binding: str) -> Wing | None:
+        """The wing whose runs these are."""
+        return self.wings.get(binding)
+
+    def any_wing(self) -> Wing:
+        """A wing to read through: every run in the journal can be read by any (RC-66)."""
+        return next(iter(self.wings.values()))
+
+    async def aclose(self, seconds: float) -> None:
+        """Hands over what still lives to a later recovery (RC-52), then ends the server's own tasks."""
+        self.draining = True
+        await asyncio.gather(*[wing.runs.aclose(timeout=seconds) for wing in self.wings.values()])
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _recovered(wing: Wing) -> None:
+    try:
+        await wing.runs.__aenter__()
+    except Exception:
+        logger.exception("the lost runs of agent %s were not recovered", wing.name)
+
+
+def _conversation(made: AgentController | Runtime, name: str) -> AgentController:
+    """What a factory made, as a conversation."""
+    if isinstance(made, AgentController):
+        return made
+    if isinstance(made, Runtime):
+        return AgentController(made)
+    raise ConfigError(
+        f"the factory of agent {name!r} made {type(made).__name__}, no AgentController or Runtime"
+    )
+
+
+__all__ = ["AgentDefinition", "Ask", "AutoRecover", "House", "RunContext", "Sending", "Wing"]

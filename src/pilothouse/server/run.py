@@ -1,0 +1,152 @@
+"""Running a server alone, under uvicorn: one address, one line if it is taken, and an end that takes care of streams.
+
+With an open stream plain uvicorn does not stop on SIGTERM: it waits for connections that never end. So a signal begins
+a drain; uvicorn is told to exit only when the streams are cut and the runs are handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+import uvicorn
+
+from ..errors import ConfigError
+from .app import Server
+from .auth import is_loopback
+from .stream import StreamCut
+
+logger = logging.getLogger("pilothouse.server")
+
+HURRIED_EXIT: Final = 3
+"""After so many signals nothing is waited for any more."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, whose signals begin a drain."""
+
+    def __init__(self, config: uvicorn.Config, app: Server, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._app = app
+        self._ready = ready
+        self._signals = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to listen."""
+        await super().startup(sockets)
+        if self.started and not self.should_exit:
+            self._ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, the second hurries, the third gives up waiting."""
+        self._loop.call_soon_threadsafe(self._signalled)
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end())
+        else:
+            self._app.hurry()
+        if self._signals >= HURRIED_EXIT:
+            self.force_exit = self.should_exit = True
+
+    async def _end(self) -> None:
+        try:
+            result = await self._app.drain()
+            logger.info(
+                "drained: %d finished, %d wait, %d handed over",
+                len(result.finished),
+                len(result.waiting),
+                len(result.handed_over),
+            )
+        finally:
+            self.should_exit = True
+
+
+class _NoCuts(logging.Filter):
+    """Drops the tracebacks by which an ASGI server tells of our cuts: they are how a stream ends (SV-56)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is to be logged."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not _is_cut(error)
+
+
+def _is_cut(error: BaseException | None) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_cut(inner) for inner in error.exceptions)
+    return isinstance(error, StreamCut)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket to serve on.
+
+    Raises:
+        ConfigError: the address cannot be had; the text says what to do.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OverflowError as error:
+        raise ConfigError(f"{port} is no port: choose one with --port") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({why}): choose another with --port, 0 takes a free one"
+        ) from error
+
+
+async def serve_forever(
+    app: Server,
+    host: str = "127.0.0.1",
+    port: int = 8700,
+    *,
+    ready: Callable[[str], None] = lambda _: None,
+    insecure: bool = False,
+) -> None:
+    """Serves until SIGINT or SIGTERM; `ready` is told the address once it answers.
+
+    Raises:
+        ConfigError: the address cannot be had, or is open to others without an authenticator.
+    """
+    if app.is_loopback_only and not is_loopback(host):
+        if not insecure:
+            raise ConfigError(
+                f"{host} is open to other machines: give the server an authenticator (auth=), or --insecure"
+            )
+        logger.warning("serving %s without any authenticator: only this machine will be answered", host)
+    listening = listen(host, port)
+    name = f"[{host}]" if ":" in host else host
+    url = f"http://{name}:{listening.getsockname()[1]}"
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        ws="none",
+        proxy_headers=False,
+        timeout_graceful_shutdown=3,
+    )
+    cuts = _NoCuts()
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(cuts)
+    try:
+        with listening:
+            await _Uvicorn(config, app, lambda: ready(url)).serve(sockets=[listening])
+    finally:
+        log.removeFilter(cuts)
+
+
+def serve(app: Server, host: str = "127.0.0.1", port: int = 8700, *, insecure: bool = False) -> None:
+    """Serves until SIGINT or SIGTERM, in an event loop of its own."""
+    asyncio.run(serve_forever(app, host, port, insecure=insecure))
+
+
+__all__ = ["serve", "serve_forever"]

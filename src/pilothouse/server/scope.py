@@ -1,0 +1,425 @@
+"""The only door to runs and threads: what one principal may see and do (SV-11, SV-12, SV-14).
+
+A route gets a `ScopedRuns` and nothing else. Everything in it is addressed by the client's ids and is of the principal's
+tenant; what is somebody else's is answered like what does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from ..commands import Ack, Cancel, Command
+from ..conversation.extras import RunExtras
+from ..conversation.options import BusyPolicy
+from ..core.transcript import Transcript
+from ..errors import NotControllable
+from ..messages import JSON
+from ..records import (
+    Accept,
+    HistoryMessage,
+    Record,
+    RunEntry,
+    RunQuery,
+    RunSpec,
+    RunStateName,
+    RunView,
+    StatusAnswer,
+    ThreadRecord,
+)
+from ..runs.follow import Follower
+from .auth import Principal
+from .house import Ask, House, RunContext, Sending, Wing
+from .names import Ids, ids_of, journal_tenant, run_key, thread_key
+from .problems import Problem, not_found
+from .shelf import DELETED, IDS, Shelf
+from .views import Delivered, is_live, messages_view, run_entry, run_view, thread_view
+
+_LIVE: Final[tuple[RunStateName, ...]] = ("accepted", "running", "waiting", "stopping")
+
+
+class ScopedRun:
+    """One run of the principal's tenant.
+
+    Attributes:
+        key: its id in the journal.
+        ids: its names as the client knows them.
+        spec: its immutable specification.
+    """
+
+    def __init__(self, scope: ScopedRuns, key: str, spec: RunSpec, binding: str) -> None:
+        self._scope = scope
+        self.key = key
+        self.spec = spec
+        self.ids = ids_of(spec)
+        self.binding = binding
+
+    @property
+    def agent(self) -> str:
+        """The agent that it was begun with."""
+        return self.ids.agent or self.binding
+
+    @property
+    def _wing(self) -> Wing:
+        """Where it can be read."""
+        house = self._scope.house
+        return house.wing_of(self.binding) or house.any_wing()
+
+    @property
+    def _control(self) -> Wing:
+        """Where it can be controlled."""
+        wing = self._scope.house.wing_of(self.binding)
+        if wing is None:
+            raise NotControllable(self.ids.run, "binding")
+        return wing
+
+    async def view(self) -> RunView:
+        """Its bounded view."""
+        return await self._wing.runs.inspect(self.key)
+
+    async def shown(self) -> dict[str, JSON]:
+        """Its view as the client is shown it."""
+        return await self._shown(await self.view())
+
+    async def _shown(self, view: RunView) -> dict[str, JSON]:
+        parent = None if view.parent is None else await self._scope.run_name(view.parent.run_id)
+        return run_view(view, self.ids, self.agent, parent)
+
+    def follow(self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False) -> Follower:
+        """Its facts from a cursor on, then live."""
+        return self._wing.runs.stream(self.key, after, deltas=deltas, through_unknown=through_unknown)
+
+    async def events(self, after: int, limit: int) -> list[Record]:
+        """Its facts from the journal."""
+        return await self._wing.runs.events(self.key, after, limit=limit)
+
+    async def front(self) -> Sequence[HistoryMessage]:
+        """What stands in front of it, its input included."""
+        own = Transcript(self.spec).messages()
+        return [*await self._wing.runs.front(self.key), *own]
+
+    async def path(self, until: int) -> Sequence[HistoryMessage]:
+        """The path up to its fact `until`."""
+        transcript = Transcript(self.spec)
+        for record in await self._wing.runs.events(self.key):
+            if record.seq > until:
+                break
+            transcript.add(record)
+        return [*await self._wing.runs.front(self.key), *transcript.messages()]
+
+    async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
+        """Sends a command; its `run_id` is filled in."""
+        return await self._control.runs.command(replace(command, run_id=self.key), timeout=timeout)
+
+    async def ack(self, command_id: str) -> Ack:
+        """The ack of a command that was sent before."""
+        return await self._wing.runs.command_ack(self.key, command_id)
+
+    async def cancel(self, reason: str, command_id: str | None = None) -> Ack:
+        """Stops it."""
+        runs = self._control.runs
+        return await runs.command(Command(command_id or runs.new_id(), self.key, Cancel(reason)))
+
+    async def settled(self, seconds: float | None) -> None:
+        """Waits until it ended or is lost; no error if it does not in time."""
+        try:
+            await self._wing.runs.wait_for_terminal(self.key, timeout=seconds)
+        except TimeoutError:
+            return
+
+    async def recover(self, accept: Accept | None = None) -> dict[str, JSON]:
+        """Takes it up again by evidence; its view after it."""
+        return await self._shown(await self._control.runs.recover(self.key, accept=accept))
+
+    async def check(self) -> StatusAnswer:
+        """Asks a runtime that can be asked where it stands."""
+        return await self._control.runs.check_status(self.key)
+
+    async def abandon(self, reason: str) -> dict[str, JSON]:
+        """Leaves its outcome unknown, on the record, by the principal."""
+        wing = self._scope.house.wing_of(self.binding) or self._scope.house.any_wing()
+        by = self._scope.principal.id
+        return await self._shown(await wing.runs.abandon(self.key, reason, by=by))
+
+
+class ScopedThread:
+    """One thread of the principal's tenant, whether it has runs or not."""
+
+    def __init__(self, scope: ScopedRuns, thread_id: str, key: str, record: ThreadRecord | None) -> None:
+        self._scope = scope
+        self.id = thread_id
+        self.key = key
+        self.record = record
+
+    async def head(self) -> ScopedRun | None:
+        """The run that the next send hangs on."""
+        key = await self._scope.house.any_wing().runs.thread_head(self.key)
+        return None if key is None else await self._scope.run_of_key(key)
+
+    async def path(self, head: ScopedRun | None) -> Sequence[HistoryMessage]:
+        """From the root to a head."""
+        if head is None:
+            return ()
+        return await self._scope.house.any_wing().runs.history(head.key)
+
+    async def live(self) -> ScopedRun | None:
+        """The run that lives in it, if any."""
+        for entry in await self._scope.entries(RunQuery(thread_id=self.key, states=_LIVE), limit=4):
+            if is_live(entry.status, entry.ownership):
+                return await self._scope.run_of_key(entry.run_id)
+        return None
+
+    async def messages(self, head: ScopedRun | None) -> list[dict[str, JSON]]:
+        """The path to a head, each message with its delivery."""
+        path = await self.path(head)
+        delivered: dict[str, Delivered] = {}
+        names: dict[str, str] = {}
+        for key in {entry.run_id for entry in path}:
+            run = await self._scope.run_of_key(key)
+            view = await run.view()
+            live = is_live(view.status, view.ownership)
+            delivered[key] = Delivered(view.status, view.outcome, live=live)
+            names[key] = run.ids.run
+        return messages_view(path, delivered, names)
+
+
+class ScopedRuns:
+    """What a principal can reach."""
+
+    def __init__(self, principal: Principal, house: House, shelf: Shelf) -> None:
+        self.principal = principal
+        self.house = house
+        self.shelf = shelf
+        self.tenant = journal_tenant(principal.tenant)
+
+    # Agents
+
+    def agents(self) -> list[dict[str, JSON]]:
+        """All agents of the server."""
+        return [
+            {"name": wing.name, "description": wing.description, "model": wing.model}
+            for wing in self.house.wings.values()
+        ]
+
+    def has_agent(self, name: str) -> None:
+        """Refuses a name that is no agent's."""
+        if name not in self.house.wings:
+            raise not_found()
+
+    # Runs
+
+    async def run(self, run_id: str) -> ScopedRun:
+        """A run by its client's id.
+
+        Raises:
+            Problem: 404, also for somebody else's.
+        """
+        for key in dict.fromkeys((run_key(self.principal.tenant, run_id), run_id)):
+            try:
+                run = await self.run_of_key(key)
+            except Problem:
+                continue
+            if run.ids.run == run_id:
+                return run
+        raise not_found()
+
+    async def find_run(self, run_id: str) -> ScopedRun | None:
+        """The same; None if there is none."""
+        try:
+            return await self.run(run_id)
+        except Problem:
+            return None
+
+    async def run_of_key(self, key: str) -> ScopedRun:
+        """A run by its id in the journal."""
+        head = await self.house.journal.head(key)
+        if head is None:
+            raise not_found()
+        spec = head.registration.spec
+        if spec.tenant != self.tenant or await self.shelf.deleted(spec.tenant, spec.thread_id):
+            raise not_found()
+        return ScopedRun(self, key, spec, head.registration.binding)
+
+    async def run_name(self, key: str) -> str:
+        """The client's name of a run."""
+        try:
+            return (await self.run_of_key(key)).ids.run
+        except Problem:
+            return key
+
+    async def entries(self, query: RunQuery, *, limit: int, cursor: str | None = None) -> Sequence[RunEntry]:
+        """Runs of the tenant in the journal's own words."""
+        return (await self._page(query, limit, cursor))[0]
+
+    async def _page(
+        self, query: RunQuery, limit: int, cursor: str | None
+    ) -> tuple[Sequence[RunEntry], str | None]:
+        reader = self.house.any_wing()
+        page = await reader.runs.catalog_runs(replace(query, tenant=self.tenant), cursor=cursor, limit=limit)
+        return [self._seen(entry) for entry in page.items], page.cursor
+
+    def _seen(self, entry: RunEntry) -> RunEntry:
+        """What the run's own wing says of it."""
+        wing = self.house.wing_of(entry.binding)
+        if wing is None or wing is self.house.any_wing():
+            return entry
+        mine = entry.descriptor_digest == wing.runs.descriptor.digest
+        ownership = "here" if wing.runs.stoppable(entry.run_id) else entry.ownership
+        return replace(entry, can_control=mine, ownership=ownership)
+
+    async def list(self, query: RunQuery, *, limit: int, cursor: str | None) -> dict[str, JSON]:
+        """A page of runs."""
+        entries, after = await self._page(query, limit, cursor)
+        items = []
+        for entry in entries:
+            try:
+                run = await self.run_of_key(entry.run_id)
+            except Problem:
+                continue  # of a deleted thread
+            parent = None if entry.parent is None else await self.run_name(entry.parent.run_id)
+            items.append(run_entry(entry, run.ids, run.agent, parent))
+        return {"items": items, "next": after}
+
+    async def count_live(self) -> int:
+        """How many runs of the tenant live."""
+        entries = await self.entries(RunQuery(states=_LIVE), limit=200)
+        return sum(is_live(entry.status, entry.ownership) for entry in entries)
+
+    # Threads
+
+    async def thread(self, thread_id: str, *, known: bool = False) -> ScopedThread:
+        """A thread by its client's id. `known`: it must have a run or a record.
+
+        Raises:
+            Problem: 404.
+        """
+        keys = dict.fromkeys((thread_key(self.principal.tenant, thread_id), thread_id))
+        for key in keys:
+            record = await self.shelf.get(self.tenant, key)
+            if record is not None and record.metadata.get(DELETED):
+                if known:
+                    raise not_found()
+                continue
+            if record is not None and record.metadata.get(IDS, key) == thread_id:
+                return ScopedThread(self, thread_id, key, record)
+            if await self.entries(RunQuery(thread_id=key), limit=1):
+                return ScopedThread(self, thread_id, key, record)
+        if known:
+            raise not_found()
+        return ScopedThread(self, thread_id, next(iter(keys)), None)
+
+    async def threads(
+        self, *, archived: bool, search: str, cursor: str | None, limit: int
+    ) -> dict[str, JSON]:
+        """A page of threads, each with how its last run stands."""
+        page = await self.shelf.list(
+            self.tenant, archived=archived, search=search, cursor=cursor, limit=limit
+        )
+        recent: dict[str, RunEntry] = {}
+        for entry in await self.entries(RunQuery(), limit=200):
+            recent.setdefault(entry.thread_id, entry)
+        items = [await self._thread_item(record, recent) for record in page.items]
+        return {"items": items, "next": page.cursor}
+
+    async def _thread_item(self, record: ThreadRecord, recent: Mapping[str, RunEntry]) -> dict[str, JSON]:
+        last = recent.get(record.thread_id)
+        if last is None:
+            found = await self.entries(RunQuery(thread_id=record.thread_id), limit=1)
+            last = found[0] if found else None
+        name = None if last is None else await self.run_name(last.run_id)
+        return thread_view(record, last, name)
+
+    async def thread_shown(self, thread: ScopedThread) -> dict[str, JSON]:
+        """One thread as the client is shown it."""
+        record = thread.record or ThreadRecord(self.tenant, thread.key, metadata={IDS: thread.id})
+        return await self._thread_item(record, {})
+
+    async def change_thread(self, thread: ScopedThread, changes: Mapping[str, Any]) -> ScopedThread:
+        """Renames, pins, archives; what the server keeps in the metadata stays."""
+        made = ThreadRecord(self.tenant, thread.key, metadata={IDS: thread.id})
+
+        def change(before: ThreadRecord) -> ThreadRecord:
+            ours = {key: value for key, value in before.metadata.items() if key.startswith("server/")}
+            after = replace(before, **changes)
+            return replace(after, metadata={**after.metadata, **ours})
+
+        record = await self.shelf.change(self.tenant, thread.key, change, made=made)
+        return ScopedThread(self, thread.id, thread.key, record)
+
+    async def delete_thread(self, thread: ScopedThread, *, cancel: bool, purge: bool) -> None:
+        """Thread and runs are gone for the client at once (SV-155).
+
+        Raises:
+            Problem: 409 while a run lives, unless it is to be cancelled.
+        """
+        if (live := await thread.live()) is not None:
+            if not cancel:
+                raise Problem(409, "thread_busy", "a run of this thread is live", run_id=live.ids.run)
+            await live.cancel("the thread was deleted")
+            await live.settled(20.0)
+        made = ThreadRecord(self.tenant, thread.key, metadata={IDS: thread.id})
+
+        def mark(before: ThreadRecord) -> ThreadRecord:
+            return replace(before, metadata={**before.metadata, DELETED: True})
+
+        await self.shelf.change(self.tenant, thread.key, mark, made=made)
+        if purge:
+            await self.house.journal.purge(thread.key)
+
+    # Beginning a run
+
+    async def send(
+        self,
+        agent: str,
+        thread: ScopedThread,
+        run_id: str,
+        ask: Ask,
+        *,
+        extras: RunExtras,
+        digest: str,
+        when_busy: BusyPolicy = "raise",
+        forwarded_props: Mapping[str, JSON] | None = None,
+    ) -> Sending:
+        """Begins a send of an agent in a thread, under the client's id."""
+        self.has_agent(agent)
+        ids = Ids(run_id, thread.id, agent, digest, self.principal.id)
+        extras = RunExtras(
+            tenant=self.tenant,
+            message_id=extras.message_id,
+            parent=extras.parent,
+            client_tools=extras.client_tools,
+            deadline=extras.deadline,
+            limits=extras.limits,
+            extensions={**extras.extensions, **ids.extension()},
+        )
+        context = RunContext(
+            self.principal,
+            thread.id,
+            run_id,
+            agent,
+            dict(forwarded_props or {}),
+            tuple(extras.client_tools),
+        )
+        key = run_key(self.principal.tenant, run_id)
+        return await self.house.wings[agent].send(
+            thread.key, key, ask, context=context, when_busy=when_busy, extras=extras
+        )
+
+    async def began(self, run_id: str) -> ScopedRun:
+        """The run of a send that was committed; its thread is now the newest of the list."""
+        run = await self.run(run_id)
+        await self.shelf.began(run.spec)
+        return run
+
+    def stop_preparing(self, agent: str, thread: ScopedThread, run_id: str | None) -> bool:
+        """Stops a send that has no run yet."""
+        wing = self.house.wings.get(agent)
+        reply = None if wing is None else wing.preparing(thread.key)
+        if reply is None or (run_id is not None and reply.id != run_key(self.principal.tenant, run_id)):
+            return False
+        return reply.abort()
+
+
+__all__ = ["ScopedRun", "ScopedRuns", "ScopedThread"]

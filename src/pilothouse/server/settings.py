@@ -1,0 +1,107 @@
+"""What a server can be told: streams, limits, cross-origin rules, and the AG-UI face."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """How a stream is kept alive and how it ends. Times are seconds; None is off.
+
+    Attributes:
+        keepalive: the longest silence; then a comment is sent.
+        keepalive_padding, prelude_padding: bytes that fill the buffers of proxies.
+        write_timeout: data waits and nothing is accepted for so long: the peer is dead.
+        max_duration: a limit of our own on one connection; it ends by a cut.
+        cut: how a stream ends while its run goes on: the connection drops, or (behind middleware that would turn that
+            into a clean close) an error terminal is sent.
+        retry_hint: after how long a client may try again.
+    """
+
+    keepalive: float = 15.0
+    keepalive_padding: int = 1024
+    prelude_padding: int = 2048
+    write_timeout: float = 30.0
+    max_duration: float | None = None
+    cut: Literal["drop", "error"] = "drop"
+    retry_hint: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What one request or tenant may ask for; None is off.
+
+    Attributes:
+        body: bytes of a request's body; `body_timeout` seconds for all of it to come.
+        json_depth, input_messages: of a request.
+        runs_per_tenant: live runs.
+        streams, streams_per_tenant, followers_per_run: open connections.
+        page_size: items of a list.
+    """
+
+    body: int | None = 4 * 1024 * 1024
+    body_timeout: float | None = 30.0
+    json_depth: int | None = 64
+    input_messages: int | None = 2000
+    runs_per_tenant: int | None = 16
+    streams: int | None = 4000
+    streams_per_tenant: int | None = 64
+    followers_per_run: int | None = 64
+    page_size: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CORS:
+    """Which other origins may use the server from a browser: exact ones, or `"*"` alone.
+
+    Raises:
+        ValueError: `"*"` together with credentials.
+    """
+
+    origins: tuple[str, ...]
+    allow_credentials: bool = False
+    max_age: int = 600
+
+    def __post_init__(self) -> None:
+        if "*" in self.origins and (self.allow_credentials or len(self.origins) > 1):
+            raise ValueError('CORS origins are exact ones or one "*", and "*" allows no credentials')
+
+    def allows(self, origin: str) -> bool:
+        """Whether a page of that origin may read our answers."""
+        return self.origins == ("*",) or origin in self.origins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AGUIOptions:
+    """The AG-UI face.
+
+    Attributes:
+        profile: what is assumed of a client; `auto` goes by the `protocolVersion` that it sends (SV-90).
+        final_snapshot: MESSAGES_SNAPSHOT before a finish.
+        verify: checks every frame before it leaves, for finding faults; tests always do.
+    """
+
+    profile: Literal["auto", "1.0", "legacy"] = "auto"
+    final_snapshot: bool = True
+    verify: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAfter:
+    """A run that nobody has followed for so many seconds is cancelled."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.seconds < 0:
+            raise ConfigError(f"CancelAfter takes seconds, got {self.seconds}")
+
+
+OnDisconnect = Literal["continue", "cancel"] | CancelAfter
+
+
+__all__ = ["CORS", "AGUIOptions", "CancelAfter", "OnDisconnect", "ServerLimits", "StreamOptions"]
