@@ -1,0 +1,5 @@
+"""`python -m pilothouse`."""
+
+from .cli.main import main
+
+main()

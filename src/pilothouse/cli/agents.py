@@ -1,0 +1,127 @@
+"""Which agent a command talks to: a target that the user names, a model string, a key that is set, or the local model."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..conversation.controller import AgentController
+from ..errors import ConfigError, UsageError
+
+SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly and clearly."
+
+Say = Callable[[str], None]
+Definition = AgentController | Callable[..., Any]
+
+
+def load_target(target: str) -> Definition:
+    """The agent that a target names: `module:attribute`, or `file.py` with an `agent` in it.
+
+    Raises:
+        ConfigError: there is no such thing; the text says what was looked for.
+    """
+    name, _, attribute = target.partition(":") if not target.endswith(".py") else (target, "", "")
+    module = _load_file(Path(name)) if name.endswith(".py") else _load_module(name, target)
+    found = getattr(module, attribute or "agent", None)
+    if found is None:
+        raise ConfigError(f"{target}: {name} has no attribute {attribute or 'agent'!r}")
+    if not isinstance(found, AgentController) and not callable(found):
+        raise ConfigError(
+            f"{target}: {attribute or 'agent'} must be an AgentController or a function that makes one, "
+            f"got {type(found).__name__}"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; a target is module:attribute or file.py")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _load_module(name: str, target: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{target}: no module named {error.name!r}; a target is module:attribute or file.py"
+        ) from error
+    except UsageError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+class Agents:
+    """Opens the agent of a command and what it needs, and closes it again; an async context manager."""
+
+    def __init__(self, target: str | None, model: str | None, say: Say) -> None:
+        if target is not None and model is not None:
+            raise ConfigError("give a TARGET or --model, not both")
+        self._target = target
+        self._model = model
+        self._say = say
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Definition:
+        """The definition; for a model string a conversation template."""
+        try:
+            return await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Closes the local server and providers that were made here."""
+        await self._stack.aclose()
+
+    async def _open(self) -> Definition:
+        if self._target is not None:
+            found = load_target(self._target)
+            self._say(f"agent {self._target}")
+            return found
+        from ..providers.resolve import configured, provider
+
+        model = self._model
+        if model is None and (found_key := configured()) is not None:
+            model, key = found_key
+            self._say(f"using {model} ({key} is set)")
+        if model is None:
+            self._say(
+                "no key is set: using the local model SmolLM2-135M (small; it chats, it does not call tools)"
+            )
+            model = "local"
+        if model.partition(":")[0] == "local":
+            return await self._local(model)
+        made = provider(model)
+        self._stack.push_async_callback(made.aclose)
+        return AgentController(made, system_prompt=SYSTEM_PROMPT)
+
+    async def _local(self, spec: str) -> Definition:
+        """The local model, loaded before anything is served, so that what is missing is told now."""
+        from ..local.provider import LocalProvider
+        from .progress import Progress
+
+        with Progress() as progress:
+            local = LocalProvider(spec, progress)
+            self._stack.push_async_callback(local.aclose)
+            await local.start()
+        return AgentController(local, system_prompt=SYSTEM_PROMPT)

@@ -1,0 +1,187 @@
+"""`pilothouse chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from ..conversation.controller import AgentController
+from ..conversation.extras import Refused
+from ..conversation.reply import Reply
+from ..errors import ConfigError, NothingToDo, UsageError
+from ..events import (
+    ArgumentsTold,
+    CallFinished,
+    CallStarted,
+    Completed,
+    Delta,
+    ReasoningTold,
+    RequestOpened,
+    TextTold,
+    Truncated,
+)
+from ..journal.sqlite import SQLiteJournal
+from ..messages import Text
+from ..runs.controller import RunController
+from .agents import Agents
+from .explain import explain
+
+HELP = """/retry  answer the last message again     /new  a new thread     /thread  this thread's id
+/quit   leave (or Ctrl-D)                 Ctrl-C  stop the answer"""
+
+
+def chat(target: str | None, *, model: str | None, db: Path, thread: str | None, message: str | None) -> None:
+    """Chats until Ctrl-D, or sends one message."""
+    raise typer.Exit(asyncio.run(_chat(target, model, db, thread, message)))
+
+
+async def _chat(
+    target: str | None, model: str | None, db: Path, thread: str | None, message: str | None
+) -> int:
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    async with SQLiteJournal(db) as journal:
+        await journal.open()
+        async with Agents(target, model, say) as definition:
+            template = definition if isinstance(definition, AgentController) else definition()
+            if not isinstance(template, AgentController):
+                raise ConfigError("the target must be, or make, an AgentController")
+            async with RunController(template.runtime, journal=journal) as runs:
+                terminal = Terminal(template, runs)
+                await terminal.open(thread)
+                if message is not None:
+                    return await terminal.once(message)
+                await terminal.talk()
+    return 0
+
+
+class Terminal:
+    """Reads lines, prints answers; Ctrl-C stops the answer that is being written."""
+
+    def __init__(self, template: AgentController, runs: RunController) -> None:
+        self._template = template
+        self._runs = runs
+        self._console = Console(highlight=False)
+        self._agent = template
+
+    async def open(self, thread: str | None) -> None:
+        """Opens a thread, or begins one."""
+        self._agent = self._template.joined(self._runs, thread)
+        await self._agent.open()
+        for message in self._agent.messages[-6:]:
+            if message.role in ("user", "assistant") and message.text:
+                self._console.print(f"[dim]{message.role}:[/] {message.text}", markup=True)
+        if self._agent.error is not None:
+            self._console.print(f"[yellow]{self._agent.error}[/]")
+
+    async def once(self, text: str) -> int:
+        """One message, one answer; 1 if it did not complete."""
+        return await self._answer(text)
+
+    async def talk(self) -> None:
+        """The dialogue."""
+        self._console.print(f"[dim]{HELP}[/]")
+        while True:
+            try:
+                line = (await asyncio.to_thread(_read)).strip()
+            except EOFError:
+                self._console.print()
+                return
+            match line:
+                case "":
+                    continue
+                case "/quit" | "/exit":
+                    return
+                case "/help":
+                    self._console.print(f"[dim]{HELP}[/]")
+                case "/thread":
+                    self._console.print(self._agent.thread_id)
+                case "/new":
+                    await self.open(None)
+                case "/retry":
+                    await self._answer(None)
+                case _:
+                    await self._answer(line)
+
+    async def _answer(self, text: str | None) -> int:
+        loop = asyncio.get_running_loop()
+        agent = self._agent
+        handled = True
+        try:
+            loop.add_signal_handler(signal.SIGINT, agent.abort)
+        except (NotImplementedError, RuntimeError):
+            handled = False
+        try:
+            printing = asyncio.ensure_future(self._send(text))
+            return await printing
+        except NothingToDo as error:
+            self._console.print(f"[yellow]{error}[/]")
+            return 1
+        except UsageError as error:
+            self._console.print(f"[red]{error}[/]")
+            return 1
+        finally:
+            if handled:
+                loop.remove_signal_handler(signal.SIGINT)
+
+    async def _send(self, text: str | None) -> int:
+        agent = self._agent
+        reply = await (agent.retry() if text is None else agent.send(text))
+        if reply.run is not None:
+            await self._show(reply)
+        outcome = await reply.wait()
+        self._console.print()
+        if isinstance(outcome, Completed | Truncated):
+            return 0
+        error = outcome.error if isinstance(outcome, Refused) else reply.error
+        said = str(outcome) if error is None else explain(error)
+        self._console.print(f"[yellow]{_plain(said)}[/]", soft_wrap=True)
+        return 1
+
+    async def _show(self, reply: Reply) -> None:
+        """Prints the run as it is told: text, reasoning dimmed, tools as one line each."""
+        assert reply.run is not None
+        write = self._console.print
+        reasoning = False
+        async with reply.run.stream() as items:
+            async for item in items:
+                said = item.body if isinstance(item, Delta) else item.fact
+                if isinstance(said, ReasoningTold):
+                    reasoning = True
+                    write(f"[dim italic]{_plain(said.text)}[/]", end="", soft_wrap=True)
+                    continue
+                if reasoning and isinstance(said, TextTold | ArgumentsTold | CallStarted):
+                    reasoning = False
+                    write()
+                match said:
+                    case TextTold(text=text):
+                        write(_plain(text), end="", soft_wrap=True)
+                    case CallStarted(tool=tool):
+                        write(f"\n[cyan]⚙ {tool}[/] …", end="")
+                    case CallFinished(outcome=outcome, content=content):
+                        shown = "".join(part.text for part in content if isinstance(part, Text))
+                        write(f" [cyan]{outcome}[/] [dim]{_plain(shown[:200])}[/]")
+                    case RequestOpened(request=request):
+                        write(f"\n[magenta]asks: {_plain(request.prompt or request.kind)}[/]")
+                    case _:
+                        pass
+
+
+def _plain(text: str) -> str:
+    """Text that is not read as markup."""
+    return text.replace("[", r"\[")
+
+
+def _read() -> str:
+    sys.stdout.write("\n> ")
+    sys.stdout.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line

@@ -1,0 +1,144 @@
+"""`pilothouse serve | chat | runs | decode`: thin commands over the library.
+
+Every command that fails prints one line that says what to do and exits with 1; a wrong use exits with 2.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .._version import __version__
+from ..errors import PilothouseError
+from .runs import app as runs_app
+
+app = typer.Typer(
+    name="pilothouse",
+    help="An agent controller: durable, steerable conversations with models and agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(runs_app, name="runs")
+
+TargetArgument = Annotated[
+    Optional[str],  # noqa: UP045 - typer reads this annotation
+    typer.Argument(
+        help="An agent: module:attribute or file.py (which defines `agent`). Without it: a chat with the model "
+        "of a key that is set, else with the local model.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    Optional[str],  # noqa: UP045 - as above
+    typer.Option(
+        "--model",
+        "-m",
+        help="openai:NAME, anthropic:NAME, gemini:NAME, local, local:/path/to.gguf, or http://host:port/v1#name.",
+        show_default=False,
+    ),
+]
+DatabaseOption = Annotated[
+    Path, typer.Option("--db", help="The journal: one SQLite file.", envvar="PILOTHOUSE_DB")
+]
+
+
+@app.callback()
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    """An agent controller: durable, steerable conversations with models and agents."""
+    if version:
+        typer.echo(f"pilothouse {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    target: TargetArgument = None,
+    *,
+    model: ModelOption = None,
+    db: DatabaseOption = Path("pilothouse.db"),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8700,
+    recover: Annotated[
+        str,
+        typer.Option(
+            help="When runs that a crash cut are taken up again: on_open (at start), on_command, or never."
+        ),
+    ] = "on_command",
+    open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+) -> None:
+    """Serve an agent: the chat page, the AG-UI endpoint and the run control API."""
+    from .serve import serve as run
+
+    run(target, model=model, db=db, host=host, port=port, recover=recover, open_page=open_page)
+
+
+@app.command()
+def chat(
+    target: TargetArgument = None,
+    *,
+    model: ModelOption = None,
+    db: DatabaseOption = Path("pilothouse.db"),
+    thread: Annotated[
+        Optional[str],  # noqa: UP045 - as above
+        typer.Option(help="Go on with this thread.", show_default=False),
+    ] = None,
+    message: Annotated[
+        Optional[str],  # noqa: UP045 - as above
+        typer.Option("--message", "-M", help="Send one message, print the answer, exit.", show_default=False),
+    ] = None,
+) -> None:
+    """Chat in the terminal. Ctrl-C stops the answer, Ctrl-D leaves."""
+    from .chat import chat as run
+
+    run(target, model=model, db=db, thread=thread, message=message)
+
+
+@app.command()
+def decode(
+    file: Annotated[Path, typer.Argument(help="A recorded response body, or a .json of kind wire_chunks.")],
+    *,
+    dialect: Annotated[str, typer.Option(help="openai-chat, openai-responses, anthropic or gemini.")],
+    chunks: Annotated[int, typer.Option(help="Feed N bytes at a time; 0: all at once.", min=0)] = 0,
+    think_tags: Annotated[
+        Optional[str],  # noqa: UP045 - as above
+        typer.Option(help="Read <think> tags in text: explicit or implicit.", show_default=False),
+    ] = None,
+    status: Annotated[int, typer.Option(help="The HTTP status of the response.")] = 200,
+    end: Annotated[str, typer.Option(help="How the connection ended: eof, reset or held-open.")] = "eof",
+) -> None:
+    """Print what Pilothouse makes of a recorded response, as one JSON object."""
+    from .decode import decode as run
+
+    run(file, dialect=dialect, chunks=chunks, think_tags=think_tags, status=status, end=end)
+
+
+def main() -> None:
+    """The console script: errors of ours are one line, not a traceback."""
+    # What a command has to say it says itself; the library's warnings are for whoever embeds it.
+    logging.basicConfig(level=logging.ERROR, format="pilothouse: %(name)s: %(message)s")
+    try:
+        app()
+    except PilothouseError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def fail(message: str) -> None:
+    """Prints one line to stderr and exits with 1."""
+    typer.echo(f"pilothouse: {' '.join(message.split())}", err=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""`pilothouse runs recover`: a lost run is driven to its end by the agent that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import typer
+
+from ..conversation.controller import AgentController
+from ..errors import ConfigError, UsageError
+from ..journal.sqlite import SQLiteJournal
+from ..records import Accept
+from ..runs.controller import RunController
+from .agents import Agents
+from .runs import find
+
+
+def recover(
+    run: str,
+    target: str | None,
+    *,
+    model: str | None,
+    db: Path,
+    accept_config_change: str,
+    accept_violation: str,
+) -> None:
+    """Recovers one run and waits for its end."""
+    if not db.is_file():
+        raise UsageError(f"no journal at {db}: name one with --db")
+    accept = Accept(accept_violation, accept_config_change)
+    asyncio.run(_recover(run, target, model, db, accept))
+
+
+async def _recover(run: str, target: str | None, model: str | None, db: Path, accept: Accept) -> None:
+    say = lambda text: typer.echo(text, err=True)  # noqa: E731
+    async with SQLiteJournal(db) as journal, Agents(target, model, say) as definition:
+        template = definition if isinstance(definition, AgentController) else definition()
+        if not isinstance(template, AgentController):
+            raise ConfigError("the target must make an AgentController")
+        async with RunController(template.runtime, journal=journal, auto_recover="never") as runs:
+            run_id = await find(runs, run)
+            view = await runs.recover(run_id, accept=accept)
+            typer.echo(f"run {run_id} is {view.status}", err=True)
+            result = await runs.wait_for_terminal(run_id)
+            for entry in await runs.own_messages(run_id):
+                if entry.message.role == "assistant":
+                    typer.echo(entry.message.text)
+            typer.echo(f"run {run_id} is {result.view.status}", err=True)
+            if result.view.status not in ("completed", "truncated"):
+                raise typer.Exit(1)

@@ -1,0 +1,273 @@
+"""`pilothouse runs …`: what the journal holds, and the decisions that only a person can make."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..contracts import RunPort
+from ..errors import RunNotFound, UsageError
+from ..events import (
+    CallFinished,
+    CallStarted,
+    CommandReceived,
+    ContinuityLost,
+    MessageAdded,
+    ModelAttemptEnded,
+    Opaque,
+    PartialSaved,
+    RequestOpened,
+    RunAbandoned,
+    RunEnded,
+    ViolationRecorded,
+)
+from ..journal.sqlite import SQLiteJournal
+from ..messages import Message
+from ..records import Descriptor, Record, RunEntry, RunQuery, Start
+from ..runs.controller import RunController
+
+app = typer.Typer(help="List, show, verify, recover and abandon runs.", no_args_is_help=True)
+
+DatabaseOption = Annotated[
+    Path, typer.Option("--db", help="The journal: one SQLite file.", envvar="PILOTHOUSE_DB")
+]
+RunArgument = Annotated[str, typer.Argument(help="A run id, or enough of its beginning.", show_default=False)]
+DEFAULT = Path("pilothouse.db")
+
+
+class _Reader:
+    """A runtime that can only be looked at: listing and abandoning drive nothing."""
+
+    def describe(self) -> Descriptor:
+        return Descriptor("reader", cancel="none")
+
+    async def run(self, start: Start, port: RunPort, /) -> None:
+        raise UsageError("this controller starts no runs")
+
+
+def _with_runs(db: Path, work: Callable[[RunController], Awaitable[None]]) -> None:
+    if not db.is_file():
+        raise UsageError(f"no journal at {db}: name one with --db")
+
+    async def main() -> None:
+        async with (
+            SQLiteJournal(db) as journal,
+            RunController(_Reader(), "reader", journal=journal, auto_recover="never") as runs,
+        ):
+            await work(runs)
+
+    asyncio.run(main())
+
+
+async def find(runs: RunController, prefix: str) -> str:
+    """The run that an id, or the beginning of one, names.
+
+    Raises:
+        UsageError: none or several.
+    """
+    if await runs.has_run(prefix):
+        return prefix
+    cursor: str | None = None
+    found: list[str] = []
+    while True:
+        page = await runs.catalog_runs(RunQuery(), cursor=cursor, limit=500)
+        found += [entry.run_id for entry in page.items if entry.run_id.startswith(prefix)]
+        cursor = page.cursor
+        if cursor is None or len(found) > 1:
+            break
+    if not found:
+        raise RunNotFound(prefix)
+    if len(found) > 1:
+        raise UsageError(f"{prefix} names several runs: {', '.join(found[:4])}")
+    return found[0]
+
+
+@app.command("list")
+def list_runs(
+    *,
+    db: DatabaseOption = DEFAULT,
+    thread: Annotated[Optional[str], typer.Option(help="Only this thread.", show_default=False)] = None,  # noqa: UP045
+    status: Annotated[Optional[str], typer.Option(help="Only this status.", show_default=False)] = None,  # noqa: UP045
+    limit: Annotated[int, typer.Option(help="How many.", min=1, max=500)] = 20,
+) -> None:
+    """The newest runs."""
+
+    async def work(runs: RunController) -> None:
+        page = await runs.catalog_runs(RunQuery(thread_id=thread), limit=limit if status is None else 500)
+        entries = [entry for entry in page.items if status is None or entry.status == status][:limit]
+        if not entries:
+            typer.echo("no runs")
+            return
+        table = Table("run", "thread", "status", "facts", "last change", box=None, pad_edge=False)
+        for entry in entries:
+            table.add_row(
+                entry.run_id,
+                entry.thread_id,
+                shown_status(entry),
+                str(entry.last_seq),
+                _ago(entry.updated_at_ms),
+            )
+        Console().print(table)
+
+    _with_runs(db, work)
+
+
+def shown_status(entry: RunEntry) -> str:
+    """The status, with what an operator wants to know of who drives it."""
+    note = {
+        "here": "",
+        "none": "",
+        "elsewhere": " (live)",
+        "orphaned": " (owner gone)",
+        "parked": " (at rest)",
+    }
+    return f"{entry.status}{note.get(entry.ownership, '')}"
+
+
+def _ago(at_ms: int) -> str:
+    seconds = max(0, int(time.time() - at_ms / 1000))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+@app.command()
+def show(run: RunArgument, *, db: DatabaseOption = DEFAULT) -> None:
+    """One run: where it stands, and its facts."""
+
+    async def work(runs: RunController) -> None:
+        run_id = await find(runs, run)
+        view = await runs.inspect(run_id)
+        typer.echo(f"run     {run_id}\nthread  {view.thread_id}\nstatus  {view.status} ({view.ownership})")
+        if view.outcome is not None:
+            typer.echo(f"outcome {view.outcome}")
+        if view.unknown is not None:
+            typer.echo(
+                f"unknown since fact {view.unknown.loss_seq}: {view.unknown.cause} {view.unknown.reason}"
+            )
+        if view.status == "unknown" and view.outcome is None:
+            typer.echo(
+                f"next    pilothouse runs recover {run_id}   or   pilothouse runs abandon {run_id} --reason …"
+            )
+        typer.echo("")
+        for record in await runs.events(run_id):
+            typer.echo(f"{record.seq:>5}  {record.fact.kind:<22}{summary(record)}")
+
+    _with_runs(db, work)
+
+
+def summary(record: Record) -> str:
+    """One line of what a fact says."""
+    fact = record.fact
+    match fact:
+        case MessageAdded(message=message):
+            return f"{message.role}: {_short(message)}"
+        case PartialSaved(part=part, text=text):
+            return f"{part}: {_cut(text)}"
+        case CallStarted(tool=tool, call_id=call_id, effect=effect):
+            return f"{tool} {call_id} ({effect})"
+        case CallFinished(call_id=call_id, outcome=outcome, reason=reason):
+            return f"{call_id} {outcome} {reason}"
+        case ModelAttemptEnded(end=end, error=error):
+            return end if error is None else f"{end}: {error.kind} {_cut(error.message)}"
+        case CommandReceived(command=command):
+            return f"{command.id} {command.body.__struct_config__.tag}"
+        case RequestOpened(request=request):
+            return f"{request.id} {request.kind} {_cut(request.prompt)}"
+        case ContinuityLost(cause=cause, reason=reason):
+            return f"{cause} {_cut(reason)}"
+        case ViolationRecorded(code=code, why=why):
+            return f"{code}: {_cut(why)}"
+        case RunAbandoned(reason=reason, by=by):
+            return f"{_cut(reason)} ({by})" if by else _cut(reason)
+        case RunEnded(outcome=outcome):
+            return str(outcome)
+        case Opaque():
+            return "(a newer vocabulary)"
+        case _:
+            return ""
+
+
+def _short(message: Message) -> str:
+    calls = " ".join(f"[calls {call.tool}]" for call in message.tool_calls)
+    return f"{_cut(message.text)} {calls}".strip()
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 90 else f"{line[:89]}…"
+
+
+@app.command()
+def recover(
+    run: RunArgument,
+    target: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(help="The agent that drove it, as given to `serve`; without it the default chat."),
+    ] = None,
+    *,
+    model: Annotated[Optional[str], typer.Option("--model", "-m", help="As given to `serve`.")] = None,  # noqa: UP045
+    db: DatabaseOption = DEFAULT,
+    accept_config_change: Annotated[
+        str, typer.Option(help="Why it may go on under another model or configuration.")
+    ] = "",
+    accept_violation: Annotated[
+        str, typer.Option(help="Why it may go on although its runtime broke the contract.")
+    ] = "",
+) -> None:
+    """Take a lost run up again from its facts and print how it ends."""
+    from .recover import recover as work
+
+    work(
+        run,
+        target,
+        model=model,
+        db=db,
+        accept_config_change=accept_config_change,
+        accept_violation=accept_violation,
+    )
+
+
+@app.command()
+def abandon(
+    run: RunArgument,
+    *,
+    reason: Annotated[str, typer.Option(help="Why; it is kept on the record.")],
+    by: Annotated[str, typer.Option(help="Who decides.", envvar="USER")] = "",
+    db: DatabaseOption = DEFAULT,
+) -> None:
+    """End an unknown run on the record, without knowing what happened."""
+
+    async def work(runs: RunController) -> None:
+        run_id = await find(runs, run)
+        view = await runs.abandon(run_id, reason, by=by)
+        typer.echo(f"run {run_id} is {view.status}, abandoned: {reason}")
+
+    _with_runs(db, work)
+
+
+@app.command()
+def verify(
+    run: Annotated[Optional[str], typer.Argument(help="One run; without it all.")] = None,  # noqa: UP045
+    *,
+    db: DatabaseOption = DEFAULT,
+) -> None:
+    """Check every body, digest and chain."""
+
+    async def work(runs: RunController) -> None:
+        found = await runs.journal.verify(None if run is None else await find(runs, run))
+        typer.echo(f"{found.runs} runs, {found.facts} facts, {len(found.problems)} problems")
+        for problem in found.problems:
+            typer.echo(f"  {problem}")
+        if found.problems:
+            raise typer.Exit(1)
+
+    _with_runs(db, work)

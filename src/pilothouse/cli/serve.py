@@ -1,0 +1,55 @@
+"""`pilothouse serve`: an agent, its page and its APIs, on one address."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import webbrowser
+from pathlib import Path
+
+import typer
+
+from ..errors import ConfigError
+from ..journal.sqlite import SQLiteJournal
+from ..server.app import Server
+from ..server.run import serve_forever
+from .agents import Agents
+
+POLICIES = ("on_open", "on_command", "never")
+
+
+def serve(
+    target: str | None,
+    *,
+    model: str | None,
+    db: Path,
+    host: str,
+    port: int,
+    recover: str,
+    open_page: bool,
+) -> None:
+    """Serves until SIGINT or SIGTERM."""
+    if recover not in POLICIES:
+        raise ConfigError(f"--recover is one of {', '.join(POLICIES)}, not {recover!r}")
+    asyncio.run(_serve(target, model, db, host, port, recover, open_page=open_page))
+
+
+async def _serve(
+    target: str | None, model: str | None, db: Path, host: str, port: int, recover: str, *, open_page: bool
+) -> None:
+    def say(text: str) -> None:
+        typer.echo(text, err=True)
+
+    async with SQLiteJournal(db) as journal:
+        await journal.open()
+        async with Agents(target, model, say) as definition:
+            app = Server({"default": definition}, journal=journal, auto_recover=recover)  # type: ignore[arg-type]
+
+            def ready(url: str) -> None:
+                say(f"the chat is at {url}")
+                say(f"the journal is {db}; Ctrl-C stops")
+                if open_page and sys.stdout.isatty():
+                    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+            await serve_forever(app, host, port, ready=ready)
