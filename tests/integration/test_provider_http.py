@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import ssl
 import time
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -380,6 +384,63 @@ async def test_proxies_of_the_environment_are_used_except_for_loopback(
             assert (await read(provider))[-1].reason == "complete"
         assert proxy.requests[0].path == "http://models.invalid/v1/chat/completions"
         assert len(proxy.requests) == len(local.requests) == 1
+
+
+def own_authority(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """A server's context with a certificate that only who trusts the returned file accepts."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pilothouse test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    trusted, private = directory / "ca.pem", directory / "key.pem"
+    trusted.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(trusted, private)
+    return context, trusted
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", None])
+async def test_certificates_of_the_environment_are_trusted(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Issue 4, item 4: a custom authority by the usual variables; without it the connection is refused."""
+    tls, trusted = own_authority(tmp_path)
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"):
+        monkeypatch.delenv(name, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(variable, str(trusted))
+    async with (
+        ReplayServer(Replay(chunks=HELLO + STOP + DONE), tls=tls) as server,
+        provider_for("openai-chat", server.url) as provider,
+    ):
+        end = (await read(provider))[-1]
+    if variable is None:
+        assert end.error.kind == "transport"
+        assert "certificate" in end.error.message.lower()
+    else:
+        assert end.reason == "complete"
 
 
 def test_one_provider_serves_several_event_loops() -> None:

@@ -538,3 +538,32 @@ def test_call_deltas_are_deterministic_in_ids_and_blocks() -> None:
         ToolCallDelta(1, "call_1", "f", "{}", None),
         ToolCallDelta(2, "call_1_2", "g", "{}", "call_1"),
     ]
+
+
+def test_a_frame_that_never_ends_is_malformed() -> None:
+    """The buffer is bounded; what was said before is kept."""
+    from pilothouse.core.sse import SSEReader
+
+    decoder = OpenAIChatDecoder()
+    decoder._reader = SSEReader(max_frame_bytes=1000)
+    events = decoder.feed(body(chunk({"content": "a"}), done=False))
+    for _ in range(20):
+        events += decoder.feed(b"data: " + b"x" * 100)
+    assert [type(event) for event in events].count(StreamEnd) == 1
+    assert events[-1].error.kind == "malformed"
+
+
+def test_a_list_in_one_frame_is_read_item_by_item() -> None:
+    """Gateways that batch chunks."""
+    raw = body(
+        json.dumps(
+            [
+                chunk({"content": "a"}),
+                chunk({"content": "b"}),
+                chunk(finish="stop"),
+                {"error": {"message": "late"}},
+            ]
+        )
+    )
+    got = decode("openai-chat", raw)
+    assert (got["text"], got["terminal"]) == ("ab", "error")

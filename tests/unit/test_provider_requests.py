@@ -13,6 +13,7 @@ from pilothouse.core.canonical import encode
 from pilothouse.core.pairing import MADE_TEXT, repair
 from pilothouse.messages import (
     ArtifactRef,
+    Audio,
     Context,
     File,
     Image,
@@ -21,6 +22,7 @@ from pilothouse.messages import (
     Structured,
     Text,
     ToolCall,
+    Video,
 )
 from wirekit import FIXTURES, INDEX, HistoryCase, history_cases, problems
 
@@ -210,3 +212,51 @@ def test_writing_does_not_change_the_messages(dialect: Dialect) -> None:
     before = msgspec.json.encode(messages)
     dialect.to_wire(messages)
     assert msgspec.json.encode(messages) == before
+
+
+PDF = File("application/pdf", data=b"%PDF", filename="a.pdf")
+WAV = Audio("audio/wav", data=b"RIFF")
+FILM = Video("video/mp4", url="https://example.invalid/a.mp4")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "part", "sent"),
+    [
+        ("openai-chat", PDF, {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}}),
+        ("openai-chat", WAV, {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}),
+        ("openai-chat", FILM, None),
+        ("openai-chat", Audio("audio/ogg", data=b"x"), None),
+        ("openai-responses", PDF, {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="}),
+        ("openai-responses", File("application/pdf", url="https://x.invalid/a"), {"type": "input_file", "file_url": "https://x.invalid/a"}),
+        ("openai-responses", WAV, None),
+        ("anthropic", PDF, {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="}, "title": "a.pdf"}),
+        ("anthropic", Image("image/png", url="https://x.invalid/a"), {"type": "image", "source": {"type": "url", "url": "https://x.invalid/a"}}),
+        ("anthropic", WAV, None),
+        ("gemini", PDF, {"inlineData": {"mimeType": "application/pdf", "data": "JVBERg=="}}),
+        ("gemini", WAV, {"inlineData": {"mimeType": "audio/wav", "data": "UklGRg=="}}),
+        ("gemini", FILM, {"fileData": {"mimeType": "video/mp4", "fileUri": "https://example.invalid/a.mp4"}}),
+        ("gemini", File("application/zip", data=b"x"), None),
+    ],
+)  # fmt: skip
+def test_media_find_their_place_or_are_refused(dialect: str, part: Any, sent: Any) -> None:
+    """AC-116: what a dialect has no place for is an error that names it, in questions and in results."""
+    from pilothouse.providers.content import CannotCarry
+
+    messages = [user("see", part)]
+    if sent is None:
+        with pytest.raises(CannotCarry, match=part.mime_type):
+            BY_NAME[dialect].to_wire(messages)
+        with pytest.raises(CannotCarry, match=part.mime_type):
+            BY_NAME[dialect].to_wire([user("q"), calls(ToolCall("c", "f")), result("c", "x", part)])
+    else:
+        (message,) = BY_NAME[dialect].to_wire(messages)
+        assert sent in (message.get("content") or message["parts"])
+
+
+@every_dialect
+def test_what_a_model_made_is_told_where_it_cannot_be_sent(dialect: Dialect) -> None:
+    """An image that a model answered with has no place in its message: it is named, the send does not fail."""
+    made = Message("a", "assistant", (Text("here"), Image("image/png", data=b"x", filename="cat.png")))
+    request = dialect.to_wire([user("draw"), made, user("again")])
+    assert problems(dialect.name, request) == []
+    assert "cat.png" in json.dumps(request)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -65,7 +66,7 @@ class Received(Struct, frozen=True):
 
 
 class ReplayServer:
-    """Serves `replays`, one a request. `async with`; `answer` may choose by the request instead.
+    """Serves `replays`, one a request. `async with`; `answer` may choose by the request instead; `tls` makes it HTTPS.
 
     Attributes:
         url: the address, without a slash at its end; known inside `async with`.
@@ -74,13 +75,19 @@ class ReplayServer:
         busy: requests that are being answered or held.
     """
 
-    def __init__(self, *replays: Replay, answer: Callable[[Received], Replay] | None = None) -> None:
+    def __init__(
+        self,
+        *replays: Replay,
+        answer: Callable[[Received], Replay] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.url = ""
         self.requests: list[Received] = []
         self.open_connections = 0
         self.busy = 0
         self._replays = replays
         self._answer = answer
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._links: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._changed = asyncio.Event()
@@ -97,9 +104,9 @@ class ReplayServer:
                 await self._changed.wait()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         host, port = self._server.sockets[0].getsockname()[:2]
-        self.url = f"http://{host}:{port}"
+        self.url = f"{'https' if self._tls else 'http'}://{host}:{port}"
         return self
 
     async def __aexit__(
