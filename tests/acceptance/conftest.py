@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +28,9 @@ def browser() -> Iterator[object]:
         "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
     ]  # fmt: skip
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    assert chromium is not None, "the page's tests need a Chromium: apt-get install chromium"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
+        browser = playwright.chromium.launch(executable_path=chromium, args=flags)
         yield browser
         browser.close()
