@@ -21,7 +21,7 @@ class Desk:
     def __init__(self) -> None:
         self.state = RunState(RUN_ID)
         self.stored: dict[str, tuple[int, Any, str]] = {}
-        self._put(Draft(RunAccepted("thread", "spec", "default", "descriptor")), "host")
+        self.put(Draft(RunAccepted("thread", "spec", "default", "descriptor")), "host")
 
     def copy(self) -> Desk:
         """A twin that goes its own way."""
@@ -48,7 +48,7 @@ class Desk:
             if event_id_of(front.fact, 0, of) in self.stored:
                 return Verdict("violation", f"conflict in front: {front}"), self
             ahead = ahead.copy() if ahead is kept else ahead
-            ahead._put(front, of)
+            ahead.put(front, of)
         verdict = judge(ahead.state, draft, lane)
         if verdict is not LEGAL:
             kind = "refused" if isinstance(verdict, Refused) else "violation"
@@ -56,10 +56,11 @@ class Desk:
         if known is not None:
             return Verdict("violation", "conflict"), self
         ahead = ahead.copy() if ahead is kept else ahead
-        ahead._put(draft, lane)
+        ahead.put(draft, lane)
         return Verdict("legal", seq=ahead.state.seq), ahead
 
-    def _put(self, draft: Draft, lane: str) -> None:
+    def put(self, draft: Draft, lane: str) -> None:
+        """Folds a fact in, unjudged."""
         seq = self.state.seq + 1
         event_id = draft.event_id or event_id_of(draft.fact, seq, lane)
         content = (draft.fact, draft.causation, draft.source)
