@@ -111,12 +111,14 @@ def _open_fields(kind: type) -> tuple[str, ...]:
 
 
 def _is_open(hint: object) -> bool:
+    if hint is Any:  # a class since Python 3.11, so it is asked for first
+        return True
     if inner := get_args(hint):
         origin = get_origin(hint)
         return origin in (dict, Mapping) or (origin is not Literal and any(map(_is_open, inner)))
     if isinstance(hint, type):
         return bool(_open_fields(hint)) if issubclass(hint, Value) else hint in (float, bytes, dict, Mapping)
-    return hint is Any or isinstance(hint, TypeVar)
+    return isinstance(hint, TypeVar)
 
 
 def normal(value: T) -> tuple[T, bytes]:
@@ -277,7 +279,8 @@ def unseal(
     except msgspec.DecodeError as error:
         try:
             opaque = _opaque_decoder.decode(body)
-            if (kind := opaque.data["kind"]) in KINDS:  # ours, but with a field that is not (RC-8)
+            if (kind := opaque.data["kind"]) in KINDS or type(kind) is not str:
+                # One of ours, but with a field that is not (RC-8).
                 raise JournalCorrupt(run_id, seq, str(error)) from error
             fact = Opaque(kind, opaque.data)
         except (msgspec.DecodeError, TypeError, KeyError):
