@@ -39,7 +39,8 @@ class Fake:
         done = sum(message.role == "tool" for message in request.messages)
         if done < calls:
             call_id = f"c{done}"
-            yield ToolCallDelta(0, call_id, "add", '{"a": 1, "b": 2}', call_id)
+            # Other arguments each time: the same call over and over is what the repetition breaker refuses.
+            yield ToolCallDelta(0, call_id, "add", f'{{"a": {done}, "b": 2}}', call_id)
             yield StreamEnd("tool_calls")
             return
         for _ in range(self.deltas):

@@ -106,6 +106,7 @@ class Breakers:
         self._repetition = repetition
         self._rejected: dict[Key, _Rejections] = {}
         self._recent: list[Entry] = []
+        self._cycle: tuple[int, int] | None = None  # what the recent calls repeat: period and count
         self._noted_cycles: set[tuple[Key, ...]] = set()
         self._refusals = {"misuse": 0, "repetition": 0}
 
@@ -132,8 +133,7 @@ class Breakers:
                 f"{key[0]} was rejected {known.count} times with these arguments and the same error, so this call is "
                 f"refused for the rest of the run. Change the arguments or use another tool. The error was: {known.text}"
             )
-        cycle = self._cycle()
-        repetition = self._repetition
+        cycle, repetition = self._cycle, self._repetition
         if repetition is not None and cycle is not None:
             period, count = cycle
             if count >= repetition.refuse_after and self._recent[-period].key == key:
@@ -175,7 +175,7 @@ class Breakers:
         longest = repetition.max_period * repetition.refuse_after
         if len(self._recent) > 2 * longest:
             del self._recent[:-longest]
-        cycle = self._cycle()
+        cycle = self._cycle = self._found_cycle()
         if cycle is None or cycle[1] < repetition.note_after:
             return None
         period, count = cycle
@@ -197,7 +197,7 @@ class Breakers:
         for key in [key for key, known in self._rejected.items() if key[0] == tool and known.count < limit]:
             del self._rejected[key]
 
-    def _cycle(self) -> tuple[int, int] | None:
+    def _found_cycle(self) -> tuple[int, int] | None:
         """The shortest period with which the last calls repeat, and how often in full; None if they do not."""
         recent, repetition = self._recent, self._repetition
         if repetition is None or len(recent) < 2:

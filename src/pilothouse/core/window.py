@@ -6,8 +6,8 @@ for what came later. Without such an anchor everything counts, system prompt and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -47,26 +47,36 @@ def _json_size(value: object) -> int:
         return len(repr(value))
 
 
-def _part_size(part: Part) -> int:
-    """Characters of a part that a request would hold."""
-    match part:
-        case Text() | Context():
-            return len(part.text)
-        case Reasoning():
-            return len(part.text) if part.raw is None else _json_size(part.raw)
-        case ToolCall():
-            return len(part.tool) + (len(part.raw_arguments) or _json_size(part.arguments))
-        case ArtifactRef():
-            return len(part.preview)
-        case Structured():
-            return 0  # the text beside it says the same
-        case Image() | Audio() | Video() | File():
-            return MEDIA_TOKENS * CHARACTERS_A_TOKEN
+def _call_size(part: ToolCall) -> int:
+    return len(part.tool) + (len(part.raw_arguments) or _json_size(part.arguments))
+
+
+def _reasoning_size(part: Reasoning) -> int:
+    return len(part.text) if part.raw is None else _json_size(part.raw)
+
+
+def _media_size(_part: Part) -> int:
+    return MEDIA_TOKENS * CHARACTERS_A_TOKEN
+
+
+_SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
+    Text: lambda part: len(part.text),
+    Context: lambda part: len(part.text),
+    ToolCall: _call_size,
+    Reasoning: _reasoning_size,
+    ArtifactRef: lambda part: len(part.preview),
+    Structured: lambda _: 0,  # the text beside it says the same
+    Image: _media_size,
+    Audio: _media_size,
+    Video: _media_size,
+    File: _media_size,
+}
+"""Characters of a part that a request would hold."""
 
 
 def message_tokens(message: Message) -> int:
     """Estimated tokens of one message."""
-    characters = sum([_part_size(part) for part in message.parts])
+    characters = sum([_SIZES[type(part)](part) for part in message.parts])
     return MESSAGE_TOKENS + -(-characters // CHARACTERS_A_TOKEN)
 
 

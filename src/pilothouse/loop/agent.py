@@ -105,6 +105,7 @@ class AgentLoop:
         self._clock: Clock = clock or SystemClock()
         self._tools = tool_source(tools)
         self._bench = Bench(deps)
+        self._plan: Plan | None = None  # of a run without options
         self.config_digest: Final = digest_of(
             {
                 "model": self.config.model,
@@ -158,10 +159,16 @@ class AgentLoop:
         await Turns(work, self._bench).drive(step, answer)
 
     def _work(self, start: Start, port: RunPort) -> Work:
-        try:
-            plan = Plan(self.config, self._providers, self._system_prompt, self._tools, start.spec)
-        except ConfigError as error:
-            raise StartRefused("config", str(error)) from error
+        plan = self._plan
+        if plan is None or start.spec.options:
+            try:
+                plan = Plan(
+                    self.config, self._providers, self._system_prompt, self._tools, start.spec.options
+                )
+            except ConfigError as error:
+                raise StartRefused("config", str(error)) from error
+            if not start.spec.options:
+                self._plan = plan
         return Work(plan, start, port, self._clock)
 
     async def ask(

@@ -45,11 +45,15 @@ class Ready(NamedTuple):
 
 @final
 class Checker:
-    """Checks the calls of one message."""
+    """Checks calls.
 
-    def __init__(self, work: Work, message: Message) -> None:
+    Attributes:
+        message: whose calls are checked; set before each batch.
+    """
+
+    def __init__(self, work: Work) -> None:
         self._work = work
-        self._message = message
+        self.message: Message | None = None
 
     async def check(self, call: ToolCall) -> Ready | Refusal:
         """Resolves, validates, asks the hook, freezes. Runs the tool's own shims, never the tool.
@@ -109,12 +113,13 @@ class Checker:
     def view(self, ready: Ready) -> CallCheck:
         """The call as hooks and policies see it."""
         work = self._work
+        assert self.message is not None
         return CallCheck(
             ready.call.call_id,
             ready.tool.name,
             ready.arguments,
             ready.effect,
-            self._message,
+            self.message,
             tuple(work.context),
             work.turn,
             work.run_id,

@@ -60,7 +60,6 @@ class ToolContext(Generic[D]):
         self.deps = deps
         self.deadline = deadline
         self.token = Token()
-        self.yield_token = Token()
         self._now = now
         self._said = progress
         self._ask = ask
@@ -74,6 +73,11 @@ class ToolContext(Generic[D]):
     def yield_requested(self) -> CancelToken:
         """Somebody has something to say: hand the work over and return, if you can. Nothing is cancelled."""
         return self.yield_token
+
+    @property
+    def yield_token(self) -> Token:
+        """The same, settable; made when it is first looked at, by whichever thread."""
+        return self.__dict__.setdefault("_yield_token", Token())  # type: ignore[no-any-return]
 
     def remaining(self) -> float | None:
         """Seconds until the time limit, None without one; never negative."""
@@ -107,6 +111,10 @@ class ToolContext(Generic[D]):
         self._said.close(tell=tell)
 
 
+_progress_lock: Final = threading.Lock()
+"""One for all: it is held for a few assignments, and most calls never say anything."""
+
+
 @final
 class Progress:
     """What a tool says of itself, told together: a talkative tool costs one delta a pass of the event loop (TL-9).
@@ -134,7 +142,7 @@ class Progress:
         self._tell = tell
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
-        self._lock = threading.Lock()
+        self._lock = _progress_lock
         self._text = ""
         self._fraction: float | None = None
         self._details: list[JSON] = []

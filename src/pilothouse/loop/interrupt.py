@@ -92,6 +92,10 @@ class Interruptible:
             self._cancel_timer()
         self._cancel_timer = call_later(self._clock, GRACE, self._force)
 
+    def forget(self) -> None:
+        """Drops what it was given: it will not be used again."""
+        self._on_wait = None
+
     async def left(self) -> None:
         """Waits until nothing is awaited any more; for others than the awaiting task."""
         if self._running:

@@ -41,22 +41,19 @@ SHIELD: Final = 5.0
 
 @final
 class Phase:
-    """Works through one batch.
+    """Works through the batches of one run, one after the other.
 
     Args:
         work: the run.
-        message: whose calls these are.
         bench: what tools share.
-        steered: whether steering may still come into this run; else none is watched for.
     """
 
-    def __init__(self, work: Work, message: Message, bench: Bench, *, steered: bool) -> None:
+    def __init__(self, work: Work, bench: Bench) -> None:
         self._work = work
-        self._calls: Sequence[ToolCall] = message.tool_calls
+        self._calls: Sequence[ToolCall] = ()
         self._bench = bench
-        self._steered = steered
         self._guards = Guards(work)
-        self._checker = Checker(work, message)
+        self._checker = Checker(work)
         self._desk = Desk(work)
         self._asks = Asks(work, self._desk, self._checker, bench, self._finish)
         self._after = After(work, self._checker)
@@ -67,18 +64,23 @@ class Phase:
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
         self._sequential = False
 
-    async def run(self) -> None:
-        """Gives every call its result and adds the results to the context.
+    async def run(self, message: Message, *, steered: bool) -> None:
+        """Gives every call of a message its result and adds the results to the context.
+
+        Args:
+            message: whose calls these are.
+            steered: whether steering may still come into this run; else none is watched for.
 
         Raises:
             Stopped: the run is being stopped; what had started has its result, the rest is recorded as not run.
         """
+        self._calls, self._checker.message = message.tool_calls, message
         take_backs = (
             self._work.scope.on_cancel(self._wakeup.ring),
-            self._work.port.commands.on_arrival(self._wakeup.ring),
+            self._work.port.commands.on_arrival(self._arrived),
         )
         try:
-            if self._steered:
+            if steered:
                 self._watch.start()
             await self._work_through()
         except asyncio.CancelledError:
@@ -88,10 +90,9 @@ class Phase:
             for running in self._running:  # only where the run was lost in between
                 running.ask("detached", 0.0)
                 running.abandon()
-            self._alarm.stop()
             for take_back in take_backs:
                 take_back()
-            await self._watch.close()
+            await self._watch.stop()
         self._work.check_stop()
         self._guards.batch_over(self._calls, self._work.finished)
         for call in self._calls:
@@ -124,9 +125,9 @@ class Phase:
     async def _check_all(self) -> None:
         """Preflight, call by call in source order."""
         config = self._work.plan.config
-        self._sequential = config.tool_execution == "sequential" or any(
-            (tool := self._work.tools.get(call.tool)) is not None and tool.execution == "sequential"
-            for call in self._calls
+        tools = self._work.tools
+        self._sequential = config.tool_execution == "sequential" or (
+            tools.any_sequential and any(tools.is_sequential(call.tool) for call in self._calls)
         )
         as_ready = config.batch_policy == "as_ready"
         for index, call in enumerate(self._calls):
@@ -250,21 +251,23 @@ class Phase:
 
     def _count(self, item: Item) -> bool:
         """Counts a start against the limits; refuses the call if it is one too many (LP-38)."""
-        started, limits, name = self._work.calls_started, self._work.plan.limits, item.frozen.tool.name
+        work, name = self._work, item.frozen.tool.name
+        limits = work.plan.limits
         if item.attempt > 1:
             return True
-        if started.total() >= limits.tool_calls or started[name] >= limits.per_tool.get(
+        if work.calls_total >= limits.tool_calls or work.calls_started.get(name, 0) >= limits.per_tool.get(
             name, limits.tool_calls
         ):
             self._refuse(item.call, Refusal("limit", f"The limit of calls of {name} in this run is reached."))
             return False
-        started[name] += 1
+        work.count_call(name)
         return True
 
     def _put_back(self, chosen: list[Item]) -> None:
         for item in chosen:
             self._bench.resources.give_back(item.frozen.resource)
-            self._work.calls_started[item.frozen.tool.name] -= item.attempt == 1
+            if item.attempt == 1:
+                self._work.count_call(item.frozen.tool.name, -1)
         self._ready = [*chosen, *self._ready]
 
     def _intent(self, item: Item) -> CallStarted:
@@ -341,6 +344,8 @@ class Phase:
             await self._save()  # else the last results go with the end of the turn
 
     async def _take_answers(self) -> None:
+        if not self._desk and self._work.port.commands.peek("answer") is None:
+            return
         try:
             await self._desk.serve()
             self._desk.expire()
@@ -354,6 +359,15 @@ class Phase:
             await self._work.book.write()
         except Stopped:
             return  # results are kept, and the next look sees the stop
+
+    def _arrived(self, _command: object) -> None:
+        self._wakeup.ring()
+        self._watch.arrived()
+
+    def close(self) -> None:
+        """Ends its use; no cycle is left for the collector."""
+        self._alarm.stop()  # left armed between batches: most never need it, and one timer serves them all
+        del self._asks, self._watch, self._alarm
 
     def _yield(self) -> None:
         """Steering has arrived: whoever runs is asked to hand over, and the policy may want more (LP-25, LP-26)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,9 +14,6 @@ from ..responses import ModelSettings
 from .config import Limits, LoopConfig
 from .ready_tools import external_tool
 from .tools import ToolSet
-
-if TYPE_CHECKING:
-    from ..records import RunSpec
 
 OPTION_PREFIX: Final = "loop."
 
@@ -75,9 +72,8 @@ class Plan:
         providers: Providers,
         system_prompt: str | None,
         tools: Callable[[], ToolSet],
-        spec: RunSpec,
+        options: Mapping[str, JSON],
     ) -> None:
-        options = spec.options
         self.config = config
         self.tools = _with_client_tools(tools, options.get("loop.client_tools"))
         self.providers = providers

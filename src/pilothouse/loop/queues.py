@@ -36,7 +36,11 @@ _COMMANDS: Final[dict[Kind, CommandKind]] = {"steering": "steer", "follow_up": "
 
 @final
 class Queues:
-    """The two queues of one run."""
+    """The two queues of one run.
+
+    Attributes:
+        has_sources: whether a poll may have to wait for somebody's code.
+    """
 
     def __init__(self, work: Work) -> None:
         config = work.plan.config
@@ -51,15 +55,17 @@ class Queues:
             "follow_up": work.plan.limits.follow_up_batches,
         }
         self._left: dict[Kind, list[Message]] = {"steering": [], "follow_up": []}
+        self.has_sources = any(source is not None for source in self._sources.values())
 
     def open(self, kind: Kind) -> bool:
         """Whether that queue is still polled in this run."""
         return self._work.batches[kind] < self._limits[kind]
 
-    @property
-    def has_sources(self) -> bool:
-        """Whether a poll may have to wait for somebody's code."""
-        return any(source is not None for source in self._sources.values())
+    def empty(self, kind: Kind) -> bool:
+        """Whether a poll would certainly give nothing: no source to be asked, nothing in the inbox."""
+        if self._sources[kind] is not None or self._left[kind]:
+            return False
+        return self._work.port.commands.peek(_COMMANDS[kind]) is None
 
     async def poll(self, kind: Kind) -> list[Item]:
         """Takes the next batch; empty if nothing is queued, or if its cap is reached."""

@@ -44,6 +44,8 @@ class Requests:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._payloads = Payloads(work)
+        self._head_of: tuple[object, ...] | None = None
+        self._head_bytes = b""
         self._told_tools = ""  # the digest of the tool set that the manifest named last
 
     async def prepare(self) -> Prepared | Outcome:
@@ -155,12 +157,19 @@ class Requests:
             work.scope.deadline_ms,
         )
         chain = work.chain() if self._payloads.untouched else chain_of(messages)
-        head = _encode((request.model, request.system_prompt, work.tools.digest, request.settings))
-        digest = sha256(chain.encode() + head).hexdigest()
+        digest = sha256(chain.encode() + self._head(settings)).hexdigest()
         requested = ModelRequested(work.turn, work.attempt, message_id, provider.tag, work.model.id, digest)
         return Prepared(
             provider, request, message_id, (requested, self._manifest(request, chain, estimate)), estimate
         )
+
+    def _head(self, settings: ModelSettings) -> bytes:
+        """What a request has besides its messages; encoded once for as long as it stays the same."""
+        work = self._work
+        now = (work.model, work.system_prompt, work.tools.digest, settings)
+        if self._head_of is None or any(a is not b for a, b in zip(now, self._head_of, strict=True)):
+            self._head_of, self._head_bytes = now, _encode(now)
+        return self._head_bytes
 
     def _manifest(self, request: ModelRequest, chain: str, estimate: int) -> Noted:
         """What the model was sent, in figures: its content is in the transcript, or in nobody's hands (LP-50)."""

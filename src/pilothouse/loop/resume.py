@@ -137,7 +137,7 @@ class Log:
 
     def _call_started(self, fact: CallStarted) -> None:
         if fact.attempt == 1:
-            self._work.calls_started[fact.tool] += 1
+            self._work.count_call(fact.tool)
 
     def _call_finished(self, fact: CallFinished) -> None:
         self._work.finished[fact.call_id] = fact

@@ -20,21 +20,21 @@ Own: TypeAlias = Literal[
 
 @final
 class WorkScope:
-    """Implements `contracts.CancelScope`. The first reason wins."""
+    """Implements `contracts.CancelScope`. The first reason wins.
 
-    __slots__ = ("_callbacks", "_count", "_outer", "_own", "_take_back")
+    Attributes:
+        cancelled: whether the run is to end.
+    """
+
+    __slots__ = ("_callbacks", "_count", "_outer", "_own", "_take_back", "cancelled")
 
     def __init__(self, outer: CancelScope) -> None:
+        self.cancelled = False
         self._outer = outer
         self._own: Own | None = None
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._count = 0
         self._take_back = outer.on_cancel(self._fire)
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the run is to end."""
-        return self._own is not None or self._outer.cancelled
 
     @property
     def reason(self) -> str:
@@ -97,8 +97,10 @@ class WorkScope:
     def close(self) -> None:
         """Listens to the controller no more."""
         self._take_back()
+        self._take_back = _nothing  # no cycle is left for the collector
 
     def _fire(self) -> None:
+        self.cancelled = True
         callbacks, self._callbacks = list(self._callbacks.values()), {}
         for callback in callbacks:
             callback()

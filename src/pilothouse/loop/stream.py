@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -139,7 +140,8 @@ class Response:
         self._gate = gate
         self._verdict: StreamEnd | None = None  # set from outside: the reader is to end like this
         self._stream: AsyncIterator[ProviderEvent] | None = None
-        self._normal: AsyncIterator[ProviderEvent] | None = None
+        self._iterator: AsyncIterator[ProviderEvent] | None = None
+        self._pulled: deque[ProviderEvent] = deque()
         self._timed = silence.idle is not None or silence.first_due is not None
         self._reading = Interruptible(clock, self._on_wait if self._timed else None)
         self._alarm = Alarm(clock, self._due, self._silent) if self._timed else None
@@ -147,12 +149,13 @@ class Response:
         self._events_then = -1  # how many there were when the present silence began
         self._paused = False
         self._unsubscribe: Callable[[], None] | None = None
-        self._closed: asyncio.Future[None] | None = None
+        self._closing = False
+        self._done = False
+        self._closed: asyncio.Future[None] | None = None  # only where somebody waits for another's closing
 
     # Reading
 
     async def __aenter__(self) -> Self:
-        self._normal = self._normalised()
         self._unsubscribe = self._scope.on_cancel(self._stopped)
         return self
 
@@ -160,12 +163,14 @@ class Response:
         return self
 
     async def __anext__(self) -> ProviderEvent:
-        if self.end is not None or self._normal is None:
-            raise StopAsyncIteration
-        try:
-            return await self._reading.run(anext(self._normal))  # type: ignore[arg-type]
-        except Interrupted:
-            return self._finish(self._verdict or CANCELLED)
+        if not self._pulled:
+            if self.end is not None or self._closing:
+                raise StopAsyncIteration
+            try:
+                await self._reading.run(self._pull())
+            except Interrupted:
+                self._close_with(self._pulled.append)
+        return self._pulled.popleft()
 
     async def each(self, consume: Callable[[ProviderEvent], object]) -> StreamEnd:
         """Reads it to its end, giving every event to `consume` (the end too); returns the end.
@@ -175,45 +180,80 @@ class Response:
         try:
             await self._reading.run(self._pump(consume))
         except Interrupted:
-            consume(self._finish(self._verdict or CANCELLED))
+            self._close_with(consume)
         assert self.end is not None
         return self.end
 
     async def _pump(self, consume: Callable[[ProviderEvent], object]) -> None:
-        assert self._normal is not None
-        async for event in self._normal:
-            consume(event)
-        self._normal = None  # it has run to its end
-
-    async def _normalised(self) -> AsyncIterator[ProviderEvent]:
-        paused = self._gate.paused
+        admit, paused = self._admit, self._gate.paused
         try:
             if paused:
                 await self._pass()
             async for event in self._opened():
-                if self._verdict is not None:  # a stop wins over what became ready in the same step
-                    break
-                if type(event) not in _EVENTS:
-                    if type(event) is StreamEnd:
-                        yield self._finish(self._checked(event))
-                        return
-                    self._fault("what it yielded is no provider event: %s", type(event).__name__)
-                    continue
-                if self.events == 0 and type(event) is not ResponseStarted:
-                    self.events += 1
-                    yield ResponseStarted()
-                self.events += 1
-                yield event
+                if admit(event, consume):
+                    return
                 if paused:
                     await self._pass()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
+            self._judge(error)
+        if self.end is None:
+            self._close_with(consume)
+
+    async def _pull(self) -> None:
+        """Reads until there is something to give."""
+        give = self._pulled.append
+        try:
+            while not self._pulled:
+                if self._gate.paused:
+                    await self._pass()
+                self._iterator = self._iterator or aiter(self._opened())
+                self._admit(await anext(self._iterator), give)
+        except StopAsyncIteration:
+            self._close_with(give)
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
+            self._judge(error)
+            self._close_with(give)
+
+    def _admit(self, event: ProviderEvent, consume: Callable[[ProviderEvent], object]) -> bool:
+        """Gives an event on as the contract wants it; True if it was the last one."""
+        if self._verdict is not None:  # a stop wins over what became ready in the same step
+            self._close_with(consume)
+            return True
+        kind = type(event)
+        if kind in _EVENTS:
+            if self.events == 0 and kind is not ResponseStarted:
+                self.events = 1
+                consume(ResponseStarted())
+            self.events += 1
+            try:
+                consume(event)
+            except Exception as error:
+                raise _Reader(error) from error
+            return False
+        if kind is StreamEnd:
+            self._finish(self._checked(event))  # type: ignore[arg-type]
+            consume(event if self.end is event else self.end)  # type: ignore[arg-type]
+            return True
+        self._fault("what it yielded is no provider event: %s", kind.__name__)
+        return False
+
+    def _judge(self, error: BaseException) -> None:
+        """What an exception out of the stream means: an adapter's fault is an end, a stop is ours or somebody else's."""
+        if isinstance(error, _Reader):
+            raise error.error
+        if isinstance(error, asyncio.CancelledError):
             if self._verdict is None:
-                raise
-        except Exception as error:  # noqa: BLE001 - an adapter's fault is an end, not an exception
-            self._fault("it raised %s", type(error).__name__, exc_info=True)
-            yield self._finish(self._verdict or self._of_exception(error))
+                raise error
             return
-        yield self._finish(self._verdict or self._quiet_end())
+        assert isinstance(error, Exception)
+        self._fault("it raised %s", type(error).__name__, exc_info=True)
+        if self._verdict is None:
+            self._verdict = self._of_exception(error)
+
+    def _close_with(self, consume: Callable[[ProviderEvent], object]) -> None:
+        """Ends the reading with the verdict, or as a quiet end, and says so."""
+        if self.end is None:
+            consume(self._finish(self._verdict or self._quiet_end()))
 
     def _opened(self) -> AsyncIterator[ProviderEvent]:
         """The provider's own iterator; an empty one if the reader is to end before anything was asked."""
@@ -312,11 +352,13 @@ class Response:
 
     async def aclose(self) -> None:
         """Closes iterator and connection, also under a read in another task, and returns when they are closed."""
-        if self._closed is not None:
-            if not self._closed.done():
+        if self._closing:
+            if self._closed is None:
+                self._closed = asyncio.get_running_loop().create_future()
+            if not self._done:
                 await asyncio.shield(self._closed)
             return
-        self._closed = asyncio.get_running_loop().create_future()
+        self._closing = True
         try:
             self._decide(CANCELLED)
             if self._unsubscribe is not None:
@@ -324,22 +366,31 @@ class Response:
             if self._alarm is not None:
                 self._alarm.stop()
             await self._reading.left()
-            await self._close_iterators()
+            await self._close_stream()
         finally:
-            self._closed.set_result(None)
+            self._done = True
+            self._reading.forget()  # no cycle is left for the collector
+            self._alarm = None
+            if self._closed is not None:
+                self._closed.set_result(None)
 
-    async def _close_iterators(self) -> None:
-        for stream in (self._normal, self._stream):
-            close = getattr(stream, "aclose", None)
-            if close is None:
-                continue
-            closing = Interruptible(self._clock, limit=GRACE)
-            try:
-                await closing.run(close())
-            except Interrupted:
-                self._fault("its stream does not close")
-            except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
-                self._fault("closing its stream failed", exc_info=True)
+    async def _close_stream(self) -> None:
+        close = getattr(self._stream, "aclose", None)
+        if close is None:
+            return
+        try:
+            await Interruptible(self._clock, limit=GRACE).run(close())
+        except Interrupted:
+            self._fault("its stream does not close")
+        except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
+            self._fault("closing its stream failed", exc_info=True)
+
+
+class _Reader(Exception):
+    """Carries what the reader raised past what is caught of the provider."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 async def _nothing() -> AsyncIterator[ProviderEvent]:

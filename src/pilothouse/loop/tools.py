@@ -274,10 +274,12 @@ class ToolSet:
 
     Attributes:
         specs: what the model is told, in order.
+        names: all names, in order.
+        any_sequential: whether one of them makes its batch sequential.
         digest: of names, schemas and effects.
     """
 
-    __slots__ = ("_tools", "digest", "specs")
+    __slots__ = ("_tools", "any_sequential", "digest", "names", "specs")
 
     def __init__(self, tools: Iterable[ToolLike]) -> None:
         self._tools: dict[str, Tool] = {}
@@ -287,6 +289,8 @@ class ToolSet:
                 raise ConfigError(f"tools: two are called {made.name!r}")
             self._tools[made.name] = made
         self.specs: Sequence[ToolSpec] = tuple([made.spec for made in self._tools.values()])
+        self.names: Sequence[str] = tuple(self._tools)
+        self.any_sequential = any(made.execution == "sequential" for made in self._tools.values())
         self.digest = digest_of([[made.spec, _effect_word(made)] for made in self._tools.values()])
 
     def __len__(self) -> int:
@@ -295,14 +299,14 @@ class ToolSet:
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
 
+    def is_sequential(self, name: str) -> bool:
+        """Whether a call of that name makes its batch sequential."""
+        made = self.get(name)
+        return made is not None and made.execution == "sequential"
+
     def get(self, name: str) -> Tool | None:
         """The tool that a model means: that exact name, else without blanks around it."""
         return self._tools.get(name) or self._tools.get(name.strip())
-
-    @property
-    def names(self) -> Sequence[str]:
-        """All names, in order."""
-        return list(self._tools)
 
 
 def tool_source(tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]]) -> Callable[[], ToolSet]:

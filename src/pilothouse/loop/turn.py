@@ -7,7 +7,7 @@ run enters at any of them. What the end of a response leads to is `AFTER`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import Enum
+from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias, final
 
@@ -35,18 +35,18 @@ from .requesting import Requests
 from .work import Work
 
 
-class Step(Enum):
+class Step(IntEnum):
     """Where a run is between two facts."""
 
-    OPEN = "open"  # a turn begins
-    ASK = "ask"  # the model is asked
-    JUDGE = "judge"  # a response is there: what it leads to
-    CALLS = "calls"  # its calls are to be worked through
-    CLOSE = "close"  # all calls of the turn have their result
-    NEXT = "next"  # the turn is closed: another one, or the end
-    END = "end"  # the outcome is known
-    LEAVE = "leave"  # nobody knows the outcome: the controller says so
-    DONE = "done"  # nothing is left to do
+    OPEN = auto()  # a turn begins
+    ASK = auto()  # the model is asked
+    JUDGE = auto()  # a response is there: what it leads to
+    CALLS = auto()  # its calls are to be worked through
+    CLOSE = auto()  # all calls of the turn have their result
+    NEXT = auto()  # the turn is closed: another one, or the end
+    END = auto()  # the outcome is known
+    LEAVE = auto()  # nobody knows the outcome: the controller says so
+    DONE = auto()  # nothing is left to do
 
 
 Way: TypeAlias = Literal[
@@ -76,6 +76,7 @@ class Turns:
         self._requests = Requests(work)
         self._queues = Queues(work)
         self._between = Between(work)
+        self._phase: Phase | None = None
         self._input: tuple[Kind, list[Item]] | None = None  # what opens the next turn
         self._answer: Answer | None = None
         self._course = Course("settle", Completed())
@@ -101,6 +102,8 @@ class Turns:
         finally:
             work.time.end()
             work.scope.close()
+            if self._phase is not None:
+                self._phase.close()
 
     # Steps
 
@@ -143,8 +146,9 @@ class Turns:
         answer = self._answer
         assert answer is not None
         assert answer.message is not None
-        phase = Phase(self._work, answer.message, self._bench, steered=self._queues.open("steering"))
-        await phase.run()
+        if self._phase is None:
+            self._phase = Phase(self._work, self._bench)
+        await self._phase.run(answer.message, steered=self._queues.open("steering"))
         self._course = AFTER[answer.end.reason](self._work, answer)
         return Step.CLOSE
 
@@ -205,6 +209,8 @@ class Turns:
 
     async def _poll(self, kind: Kind) -> bool:
         """Asks for queued messages; what there is opens the next turn."""
+        if self._queues.empty(kind):
+            return False
         items = await self._queues.poll(kind)
         if items:
             self._input = (kind, items)
@@ -251,6 +257,8 @@ def _completed(_work: Work, answer: Answer) -> Course:
 
 def _called(work: Work, answer: Answer) -> Course:
     """A batch is worked through; its results may end the asking (LP-6, LP-38)."""
+    if not work.finished:
+        return Course("call")
     calls = () if answer.message is None else answer.message.tool_calls
     ends = [work.finished.get(call.call_id) for call in calls]
     if not all(ends):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from hashlib import sha256
 from typing import Final, final
 
@@ -41,7 +40,7 @@ class Work:
         streak: accepted responses in a row that ended for the same reason.
         finished: the results of calls of the turn.
         tools: what the model may call in this turn; `tool_set` is what `prepare_next_turn` chose, if anything.
-        calls_started: calls entered so far, by tool.
+        calls_started, calls_total: calls entered so far, by tool and together.
         past_calls: calls that an earlier attachment left open, as it left them.
         batches: how many batches of queued messages were taken, by queue.
         hooks: calls a user's code.
@@ -82,9 +81,10 @@ class Work:
         self.streak = 0
         self.finished: dict[str, CallFinished] = {}
         self.tools = plan.tools()
-        self.calls_started: Counter[str] = Counter()
+        self.calls_started: dict[str, int] = {}
+        self.calls_total = 0
         self.past_calls: dict[str, CallState] = {}
-        self.batches: Counter[str] = Counter()
+        self.batches = {"steering": 0, "follow_up": 0}
         self.notes: list[str] = []
         self.pairing_noted = False
         self.attended: bool = getattr(port, "attended", True)
@@ -96,7 +96,7 @@ class Work:
         net = plan.config.run_idle_timeout or None
         self.hooks = Caller(self.scope, clock, plan.config.hook_timeout, net)
         self._reason: StopReason | None = None
-        self.call_ids = {call.call_id for message in self.context for call in message.tool_calls}
+        self.call_ids = _CallIds(self.context)
         self._chain = ""
         self._chained = 0
 
@@ -109,11 +109,14 @@ class Work:
         if self.scope.cancelled:
             raise Stopped
 
+    def count_call(self, tool: str, by: int = 1) -> None:
+        """Counts a call that is entered for the first time."""
+        self.calls_started[tool] = self.calls_started.get(tool, 0) + by
+        self.calls_total += by
+
     def add(self, message: Message) -> None:
         """Appends a message to the context."""
         self.context.append(message)
-        if message.role == "assistant":
-            self.call_ids.update([call.call_id for call in message.tool_calls])
 
     def spend(self, usage: Usage | None) -> None:
         """Counts what an attempt used."""
@@ -135,6 +138,8 @@ class Work:
         self._reason = reason
         self.full_budget = reason == "length"
         self.add(message)
+        if reason != "complete":
+            self.call_ids.add(message)
 
     def replace_context(self, messages: Sequence[Message]) -> None:
         """Puts another list in the place of the context, for this and all later requests."""
@@ -178,6 +183,29 @@ def link(value: str, message: Message) -> str:
     except (UnicodeEncodeError, TypeError):  # lone surrogates, or subclasses, in somebody's history
         body = repr(message).encode("utf-8", "surrogatepass")
     return sha256(value.encode() + body).hexdigest()
+
+
+@final
+class _CallIds(Container[str]):
+    """The ids of all calls of the thread: read once, and only if a model makes a call at all (PV-5)."""
+
+    __slots__ = ("_history", "_ids")
+
+    def __init__(self, context: Sequence[Message]) -> None:
+        self._history: Sequence[Message] | None = tuple(context)
+        self._ids: set[str] = set()
+
+    def add(self, message: Message) -> None:
+        """Takes the calls of an accepted message."""
+        self._ids.update([call.call_id for call in message.tool_calls])
+
+    def __contains__(self, call_id: object) -> bool:
+        if self._history is not None:
+            for message in self._history:
+                if message.role == "assistant":
+                    self.add(message)
+            self._history = None
+        return call_id in self._ids
 
 
 @final

@@ -57,38 +57,43 @@ class _Subscription:
 
 @final
 class YieldWatch:
-    """Watches for steering during one phase; `fired` is called once."""
+    """Watches for steering during a phase; `on_fired` is called once a phase.
+
+    Attributes:
+        fired: steering has arrived in this phase, or there is none to watch for.
+    """
 
     def __init__(
-        self, config: LoopConfig, inbox: CommandInbox, clock: Clock, fired: Callable[[], object]
+        self, config: LoopConfig, inbox: CommandInbox, clock: Clock, on_fired: Callable[[], object]
     ) -> None:
         self._config = config
         self._clock = clock
-        self._on_fired = fired
-        self._tasks: list[asyncio.Task[None]] = []
-        self._take_back: Callable[[], None] | None = None
         self._inbox = inbox
+        self._on_fired = on_fired
+        self._tasks: list[asyncio.Task[None]] = []
+        self._watching = False
         self.fired = False
 
     def start(self) -> None:
         """Begins to watch; fires at once if a steer is queued already."""
-        if self._inbox.peek("steer") is not None:
-            self._fire()
-            return
-        self._take_back = self._inbox.on_arrival(self._arrived)
+        self.fired, self._watching = False, True
+        self.arrived()
         config = self._config
+        if self.fired or (config.steering_notifications is None and config.has_pending_steering is None):
+            return
         loop = asyncio.get_running_loop()
         if config.steering_notifications is not None:
             self._tasks.append(loop.create_task(self._listen(aiter(config.steering_notifications))))
         if config.has_pending_steering is not None:
             self._tasks.append(loop.create_task(self._probe(config.has_pending_steering)))
 
-    def _arrived(self, _command: object) -> None:
-        if self._inbox.peek("steer") is not None:
+    def arrived(self) -> None:
+        """A command has arrived: fires if it steers."""
+        if self._watching and self._inbox.peek("steer") is not None:
             self._fire()
 
     def _fire(self) -> None:
-        if not self.fired:
+        if self._watching and not self.fired:
             self.fired = True
             self._on_fired()
 
@@ -107,7 +112,7 @@ class YieldWatch:
         self._fire()
 
     async def _probe(self, pending: Callable[[], Awaitable[bool]]) -> None:
-        while not self.fired:
+        while self._watching and not self.fired:
             try:
                 if await pending():
                     self._fire()
@@ -117,12 +122,11 @@ class YieldWatch:
                 return
             await self._clock.sleep(self._config.yield_probe_interval)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Ends the watch, and waits until nothing of it is left."""
-        self.fired = True
-        if self._take_back is not None:
-            self._take_back()
-        for task in self._tasks:
+        self._watching = False
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
