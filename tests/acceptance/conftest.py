@@ -19,9 +19,9 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    """Debian's Chromium, headless."""
+    """A headless Chromium. For one module: playwright holds an event loop while it lives, and other tests want theirs."""
     from playwright.sync_api import sync_playwright
 
     flags = [

@@ -15,11 +15,12 @@ from ..conversation.extras import Refused
 from ..conversation.reply import Reply
 from ..errors import ConfigError, NothingToDo, UsageError
 from ..events import (
-    ArgumentsTold,
     CallFinished,
     CallStarted,
     Completed,
     Delta,
+    MessageAdded,
+    PartialSaved,
     ReasoningTold,
     RequestOpened,
     TextTold,
@@ -145,32 +146,65 @@ class Terminal:
         return 1
 
     async def _show(self, reply: Reply) -> None:
-        """Prints the run as it is told: text, reasoning dimmed, tools as one line each."""
+        """Prints the run as it is told; what was said before we began to listen comes from its facts."""
         assert reply.run is not None
-        write = self._console.print
-        reasoning = False
+        printer = Printer(self._console)
         async with reply.run.stream() as items:
             async for item in items:
-                said = item.body if isinstance(item, Delta) else item.fact
-                if isinstance(said, ReasoningTold):
-                    reasoning = True
-                    write(f"[dim italic]{_plain(said.text)}[/]", end="", soft_wrap=True)
-                    continue
-                if reasoning and isinstance(said, TextTold | ArgumentsTold | CallStarted):
-                    reasoning = False
-                    write()
-                match said:
-                    case TextTold(text=text):
-                        write(_plain(text), end="", soft_wrap=True)
-                    case CallStarted(tool=tool):
-                        write(f"\n[cyan]⚙ {tool}[/] …", end="")
-                    case CallFinished(outcome=outcome, content=content):
-                        shown = "".join(part.text for part in content if isinstance(part, Text))
-                        write(f" [cyan]{outcome}[/] [dim]{_plain(shown[:200])}[/]")
-                    case RequestOpened(request=request):
-                        write(f"\n[magenta]asks: {_plain(request.prompt or request.kind)}[/]")
-                    case _:
-                        pass
+                printer.take(item.body if isinstance(item, Delta) else item.fact)
+
+
+class Printer:
+    """Text once, however it comes: as deltas, or whole with the message. Reasoning is dimmed, a tool is one line."""
+
+    def __init__(self, console: Console) -> None:
+        self._write = console.print
+        self._flush = console.file.flush
+        self._printed: dict[str, dict[int, int]] = {}  # characters by message and part
+        self._reasoning = False
+
+    def take(self, said: object) -> None:
+        """Prints one fact or delta, if it says something to a reader."""
+        match said:
+            case ReasoningTold(text=text):
+                self._reasoning = True
+                self._write(f"[dim italic]{_plain(text)}[/]", end="", soft_wrap=True)
+            case TextTold(message_id=message_id, index=index, offset=offset, text=text):
+                self._text(message_id, index, offset, text)
+            case PartialSaved(part="text", message_id=message_id, index=index, offset=offset, text=text):
+                self._text(message_id, index, offset, text)
+            case MessageAdded(message=message) if message.role == "assistant":
+                printed = sum(self._printed.pop(message.id, {}).values())
+                self._print(message.text[printed:])
+            case CallStarted(tool=tool):
+                self._end_reasoning()
+                self._write(f"\n[cyan]⚙ {tool}[/] …", end="")
+            case CallFinished(outcome=outcome, content=content):
+                shown = "".join(part.text for part in content if isinstance(part, Text))
+                self._write(f" [cyan]{outcome}[/] [dim]{_plain(shown[:200])}[/]")
+            case RequestOpened(request=request):
+                self._write(f"\n[magenta]asks: {_plain(request.prompt or request.kind)}[/]")
+            case _:
+                pass
+
+    def _text(self, message_id: str, index: int, offset: int, text: str) -> None:
+        """What of a piece was not printed yet: offsets say what a reader has (RC-20)."""
+        parts = self._printed.setdefault(message_id, {})
+        printed = parts.get(index, 0)
+        if offset <= printed < offset + len(text):
+            parts[index] = offset + len(text)
+            self._print(text[printed - offset :])
+
+    def _print(self, text: str) -> None:
+        if text:
+            self._end_reasoning()
+            self._write(_plain(text), end="", soft_wrap=True)
+            self._flush()
+
+    def _end_reasoning(self) -> None:
+        if self._reasoning:
+            self._reasoning = False
+            self._write()
 
 
 def _plain(text: str) -> str:

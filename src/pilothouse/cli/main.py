@@ -47,17 +47,26 @@ DatabaseOption = Annotated[
 ]
 
 
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pilothouse {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=lambda wanted: _show_version(wanted=wanted),
+        ),
     ] = False,
 ) -> None:
     """An agent controller: durable, steerable conversations with models and agents."""
-    if version:
-        typer.echo(f"pilothouse {__version__}")
-        raise typer.Exit
 
 
 @app.command()

@@ -105,16 +105,28 @@ def list_runs(
         if not entries:
             typer.echo("no runs")
             return
-        table = Table("run", "thread", "status", "facts", "last change", box=None, pad_edge=False)
-        for entry in entries:
-            table.add_row(
+        rows = [
+            (
                 entry.run_id,
                 entry.thread_id,
                 shown_status(entry),
                 str(entry.last_seq),
                 _ago(entry.updated_at_ms),
             )
-        Console().print(table)
+            for entry in entries
+        ]
+        heads = ("run", "thread", "status", "facts", "last change")
+        console = Console()
+        if not console.is_terminal:  # for a pipe: whole ids, one run a line
+            for row in (heads, *rows):
+                typer.echo("\t".join(row))
+            return
+        table = Table(box=None, pad_edge=False)
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
 
     _with_runs(db, work)
 

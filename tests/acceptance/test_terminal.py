@@ -1,0 +1,116 @@
+"""The terminal: chat, stop with Ctrl-C, go on with a thread, and decide about a lost run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+
+from served import HELD, Gate, Served, clean_env, pilothouse
+
+
+class Chat:
+    """`pilothouse chat` as a process with pipes; reads what it prints character by character."""
+
+    def __init__(self, folder: Path, gate: Gate, *args: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "pilothouse", "chat", str(HELD), "--db", "chat.db", *args],
+            cwd=folder,
+            env={**clean_env(), **gate.env, "NO_COLOR": "1", "COLUMNS": "200"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+        )
+        self.seen = ""
+        self._queue: Queue[str] = Queue()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while char := self.process.stdout.read(1):
+            self._queue.put(char)
+
+    def say(self, line: str) -> None:
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def wait(self, text: str) -> None:
+        while text not in self.seen:
+            self.seen += self._queue.get(timeout=30)
+
+    def leave(self) -> int:
+        self.process.stdin.close()
+        code = self.process.wait(30)
+        self._reader.join(10)
+        self.process.stdout.close()
+        return code
+
+
+def test_a_dialogue_with_a_stop_and_a_tool(tmp_path: Path, gate: Gate) -> None:
+    """Ctrl-C stops the answer, not the program; the next message works; tools are shown; Ctrl-D leaves."""
+    chat = Chat(tmp_path, gate)
+    chat.wait("> ")
+    chat.say("hold on")
+    chat.wait("First half.")
+    chat.process.send_signal(signal.SIGINT)
+    chat.wait("> ")
+    chat.say("hello")
+    chat.wait("You said hello.")
+    chat.say("ring the bell")
+    chat.wait("ring_bell")
+    gate.open()
+    chat.wait("The bell: rang 2")
+    assert chat.leave() == 0
+    assert "cancelled" in pilothouse("runs", "list", "--db", "chat.db", cwd=tmp_path).stdout
+
+
+def test_one_message_and_going_on_with_the_thread(tmp_path: Path, gate: Gate) -> None:
+    """`-M` prints the answer and exits; `--thread` goes on where it was."""
+    first = pilothouse("chat", str(HELD), "-M", "hello", "--thread", "t1", cwd=tmp_path, env=gate.env)
+    assert (first.returncode, first.stdout.strip()) == (0, "You said hello.")
+    again = pilothouse("chat", str(HELD), "-M", "more", "--thread", "t1", cwd=tmp_path, env=gate.env)
+    assert "You said hello." in again.stdout
+    assert again.stdout.strip().endswith("You said more.")
+
+
+def test_a_lost_run_is_recovered_by_the_command_line(tmp_path: Path, gate: Gate) -> None:
+    """`runs recover` goes on from the facts and prints the answer; the chain is intact afterwards."""
+    served = Served(tmp_path, str(HELD), env=gate.env).start()
+    chat = subprocess.Popen(
+        [sys.executable, "-m", "pilothouse", "chat", str(HELD), "-M", "hold on", "--db", "crash.db"],
+        cwd=tmp_path, env={**clean_env(), **gate.env}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    seen = ""
+    while "First half." not in seen:
+        seen += chat.stdout.read(1)
+    chat.kill()
+    chat.wait(20)
+    chat.stdout.close()
+    served.stop()
+    listed = pilothouse("runs", "list", "--db", "crash.db", "--status", "unknown", cwd=tmp_path)
+    run_id = listed.stdout.split("\n")[1].split()[0]
+    gate.open()
+    recovered = pilothouse(
+        "runs", "recover", run_id[:10], str(HELD), "--db", "crash.db", cwd=tmp_path, env=gate.env
+    )
+    assert recovered.returncode == 0, recovered.stderr
+    assert "Second half." in recovered.stdout
+    assert "completed" in pilothouse("runs", "show", run_id, "--db", "crash.db", cwd=tmp_path).stdout
+    verified = pilothouse("runs", "verify", "--db", "crash.db", cwd=tmp_path)
+    assert (verified.returncode, "0 problems" in verified.stdout) == (0, True)
+
+
+def test_help_says_what_each_command_is_for(tmp_path: Path) -> None:
+    """Help texts name the arguments and what to expect."""
+    whole = pilothouse("--help", cwd=tmp_path).stdout
+    assert all(name in whole for name in ("serve", "chat", "runs", "decode"))
+    for command in (["serve"], ["chat"], ["decode"], ["runs", "recover"], ["runs", "abandon"]):
+        result = pilothouse(*command, "--help", cwd=tmp_path)
+        assert result.returncode == 0
+        assert "Usage" in result.stdout
+    assert pilothouse("--version", cwd=tmp_path).stdout.startswith("pilothouse ")
