@@ -43,10 +43,15 @@ Ownership: TypeAlias = Literal[
 
 
 class Parent(Value):
-    """Where a run hangs: after `keep_through`, a message on the path of `run_id` (None: its last one)."""
+    """Where a run hangs: after `keep_through`, a message on the path of `run_id` (None: its last one).
+
+    `seq` is set at registration where the parent had not ended: its later facts are not on this path, so that what
+    stands in front of a run never changes (RC-68). 0: all of them are.
+    """
 
     run_id: str
     keep_through: str | None = None
+    seq: int = 0
 
 
 class Origin(Value):

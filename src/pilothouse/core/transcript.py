@@ -8,51 +8,74 @@ path for a runtime (RC-82) is another projection of the same facts: complete mes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from ..events import (
     CallFinished,
     CallProposed,
+    ContinuityLost,
     HistoryCompacted,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
     PartialSaved,
+    RunAbandoned,
     RunEnded,
 )
 from ..messages import Message, Part, Reasoning, Text, ToolCall
 from ..records import HistoryMessage, Record, RunSpec
-from .calls import result_message
+from .calls import result_id, result_message
 
 
 class Partial:
-    """A message of which only fragments are known: text by part, in order of appearance."""
+    """A message of which only fragments are known: text by part, in order of appearance.
 
-    def __init__(self) -> None:
-        self.parts: dict[tuple[str, int], list[str]] = {}
-        self.calls: dict[int, tuple[str, str]] = {}
+    `end` says how it ended, empty while more may come; `seq` is that of its first fragment.
+    """
+
+    def __init__(self, message_id: str, seq: int) -> None:
+        self.message_id = message_id
+        self.seq = seq
+        self.end = ""
+        self._parts: dict[tuple[str, int], list[str]] = {}
+        self._lengths: dict[tuple[str, int], int] = {}
+        self._calls: dict[int, tuple[str, str]] = {}
 
     def add(self, fact: PartialSaved) -> None:
-        """Takes a fragment; a part's fragments come in order and without gaps."""
-        self.parts.setdefault((fact.part, fact.index), []).append(fact.text)
+        """Takes a fragment; of one that was told again only what is new counts (RC-20)."""
+        part = (fact.part, fact.index)
+        length = self._lengths.get(part, 0)
+        text = fact.text[max(length - fact.offset, 0) :]
+        self._parts.setdefault(part, []).append(text)
+        self._lengths[part] = length + len(text)
         if fact.call_id is not None:
-            self.calls[fact.index] = (fact.call_id, fact.tool)
+            self._calls[fact.index] = (fact.call_id, fact.tool)
 
-    def message(self, message_id: str) -> Message:
+    def message(self) -> Message:
         """What is known of it. Its calls were never proposed: they carry `args_error`."""
         parts: list[Part] = []
-        for (kind, index), pieces in sorted(self.parts.items(), key=lambda item: item[0][1]):
+        for (kind, index), pieces in sorted(self._parts.items(), key=lambda item: item[0][1]):
             text = "".join(pieces)
             if kind == "text":
                 parts.append(Text(text))
             elif kind == "reasoning":
                 parts.append(Reasoning(text))
             else:
-                call_id, tool = self.calls.get(index, (f"{message_id}:{index}", ""))
+                call_id, tool = self._calls.get(index, (f"{self.message_id}:{index}", ""))
                 parts.append(ToolCall(call_id, tool, raw_arguments=text, args_error="interrupted"))
-        return Message(message_id, "assistant", tuple(parts))
+        return Message(self.message_id, "assistant", tuple(parts))
 
 
 _ENDS = {"cancelled": "cancelled", "failed": "error", "interrupted": "unknown", "discarded": "discarded"}
+
+
+class Compaction(NamedTuple):
+    """A `history_compacted` on a path: it stands behind the first `place` entries of it."""
+
+    place: int
+    fact: HistoryCompacted
+    run_id: str
+    seq: int
 
 
 class Transcript:
@@ -60,86 +83,89 @@ class Transcript:
 
     def __init__(self, spec: RunSpec) -> None:
         self._run_id = spec.run_id
-        self._keys: list[str] = []
-        self._known: dict[str, HistoryMessage] = {}
-        self._partials: dict[str, Partial] = {}
+        # In reading order, by message id; None holds the place of a result that is to come.
+        self._entries: dict[str, HistoryMessage | Partial | None] = {
+            message.id: HistoryMessage(message, spec.run_id, 1) for message in spec.input
+        }
         self._attempt: str | None = None
-        self.compaction: HistoryCompacted | None = None
-        self.compacted_at = 0
-        for message in spec.input:
-            self._put(HistoryMessage(message, spec.run_id, 1))
-
-    def _put(self, entry: HistoryMessage) -> None:
-        key = entry.message.id
-        if key not in self._known and key not in self._keys[-64:] and key not in self._keys:
-            self._keys.append(key)
-        self._known[key] = entry
+        self._compacted: list[tuple[HistoryCompacted, int]] = []
 
     def add(self, record: Record) -> None:
         """Folds one record in; facts that say nothing of messages pass."""
         fact = record.fact
         match fact:
             case MessageAdded():
-                self._partials.pop(fact.message.id, None)
-                self._put(HistoryMessage(fact.message, self._run_id, record.seq))
-                self._keys += [f"result:{call.call_id}" for call in fact.message.tool_calls]
+                message = fact.message
+                self._entries[message.id] = HistoryMessage(message, self._run_id, record.seq)
+                if message.role == "assistant":
+                    for call in message.tool_calls:
+                        self._entries.setdefault(result_id(call.call_id))
             case CallProposed():
-                self._keys.append(f"result:{fact.call_id}")
+                self._entries.setdefault(result_id(fact.call_id))
             case CallFinished():
-                message = result_message(fact)
-                self._put(HistoryMessage(message, self._run_id, record.seq, call_outcome=fact.outcome))
+                result = result_message(fact)
+                entry = HistoryMessage(result, self._run_id, record.seq, call_outcome=fact.outcome)
+                self._entries[result.id] = entry
             case PartialSaved():
                 self._fragment(fact, record.seq)
             case ModelRequested():
                 self._attempt = fact.message_id
             case ModelAttemptEnded():
-                self._close_partial(_ENDS.get(fact.end, ""))
+                self._attempt_ended(_ENDS.get(fact.end, ""))
+            case ContinuityLost() | RunAbandoned():
+                self._all_ended("unknown")
             case RunEnded():
-                self._close_partial(str(fact.outcome.__struct_config__.tag))
+                self._all_ended(str(fact.outcome.__struct_config__.tag))
             case HistoryCompacted():
-                self.compaction, self.compacted_at = fact, record.seq
+                self._compacted.append((fact, record.seq))
             case _:
                 pass
 
     def _fragment(self, fact: PartialSaved, seq: int) -> None:
-        partial = self._partials.get(fact.message_id)
-        if partial is None:
-            partial = self._partials[fact.message_id] = Partial()
-            self._put(
-                HistoryMessage(Message(fact.message_id, "assistant"), self._run_id, seq, complete=False)
-            )
-        partial.add(fact)
+        entry = self._entries.get(fact.message_id)
+        if entry is None:
+            entry = self._entries[fact.message_id] = Partial(fact.message_id, seq)
+        if isinstance(entry, Partial):  # else the whole message has superseded it
+            entry.end = ""
+            entry.add(fact)
 
-    def _close_partial(self, end: str) -> None:
+    def _attempt_ended(self, end: str) -> None:
         message_id, self._attempt = self._attempt, None
-        partial = self._partials.pop(message_id or "", None)
-        if message_id is None or partial is None:
+        entry = self._entries.get(message_id or "")
+        if not isinstance(entry, Partial):
             return
+        entry.end = end
         if end == "discarded":  # asked again: what it had is no part of the conversation
-            self._keys.remove(message_id)
-            del self._known[message_id]
-            return
-        seq = self._known[message_id].seq
-        self._known[message_id] = HistoryMessage(
-            partial.message(message_id), self._run_id, seq, complete=False, end=end
-        )
+            del self._entries[entry.message_id]
+
+    def _all_ended(self, end: str) -> None:
+        for entry in self._entries.values():
+            if isinstance(entry, Partial) and not entry.end:
+                entry.end = end
 
     def messages(self) -> list[HistoryMessage]:
-        """All of them, in reading order; a partial that nobody closed has an empty `end`."""
+        """All of them, in reading order; a partial that may go on has an empty `end`."""
         out = []
-        for key in self._keys:
-            if (entry := self._known.get(key)) is None:
-                continue  # a call that has no result yet
-            if (partial := self._partials.get(key)) is not None:
-                entry = HistoryMessage(partial.message(key), self._run_id, entry.seq, complete=False)
-            out.append(entry)
+        for entry in self._entries.values():
+            if isinstance(entry, Partial):
+                out.append(
+                    HistoryMessage(entry.message(), self._run_id, entry.seq, complete=False, end=entry.end)
+                )
+            elif entry is not None:
+                out.append(entry)
         return out
+
+    def compactions(self, messages: Sequence[HistoryMessage], front: int) -> list[Compaction]:
+        """Where the context was replaced. `messages` are this run's; `front` is how many entries stand before them."""
+        found = []
+        for fact, seq in self._compacted:
+            before = [index for index, entry in enumerate(messages, 1) if entry.seq < seq]
+            found.append(Compaction(front + (before[-1] if before else 0), fact, self._run_id, seq))
+        return found
 
 
 def cut_after(path: Sequence[HistoryMessage], keep_through: str | None) -> Sequence[HistoryMessage]:
-    """The path up to and including that message, and the results of its calls are not included unless named.
-
-    None keeps everything.
+    """The path up to and including that message; None keeps everything.
 
     Raises:
         KeyError: no such message on the path.
@@ -179,17 +205,31 @@ def last_exchange(path: Iterable[HistoryMessage]) -> str | None:
     return found
 
 
-def for_runtime(path: Sequence[HistoryMessage], compactions: Sequence[HistoryCompacted]) -> list[Message]:
-    """The path as a runtime is given it: complete messages, the last compaction on the path applied (RC-82)."""
-    complete = [entry.message for entry in path if entry.complete]
-    if not compactions:
-        return complete
-    last = compactions[-1]
-    kept = set(last.kept)
-    known = {message.id: index for index, message in enumerate(complete)}
-    border = max((known[message_id] for message_id in kept if message_id in known), default=-1)
-    old = [message for message in complete[: border + 1] if message.id in kept]
-    return [*last.messages, *old, *complete[border + 1 :]]
+def for_runtime(path: Sequence[HistoryMessage], compactions: Sequence[Compaction]) -> list[Message]:
+    """The path as a runtime is given it: complete messages, the compactions on it applied (RC-82).
+
+    What each replaced is what stood before it: its new messages come first, then those that stay, as a resumed
+    runtime has it. One behind the end of the path is not on it.
+    """
+    context: list[tuple[Message, HistoryMessage | None]] = []
+    taken = 0
+    for compaction in compactions:
+        if compaction.place > len(path):
+            break
+        context += [(entry.message, entry) for entry in path[taken : compaction.place]]
+        taken = compaction.place
+        kept = set(compaction.fact.kept)
+        stays = [
+            (message, entry) for message, entry in context if message.id in kept or _later(entry, compaction)
+        ]
+        context = [*[(message, None) for message in compaction.fact.messages], *stays]
+    context += [(entry.message, entry) for entry in path[taken:]]
+    return [message for message, entry in context if entry is None or entry.complete]
 
 
-__all__ = ["Partial", "Transcript", "cut_after", "for_runtime", "last_exchange", "wants_answer"]
+def _later(entry: HistoryMessage | None, compaction: Compaction) -> bool:
+    """Whether a result came after the compaction, though its call stands before it."""
+    return entry is not None and entry.run_id == compaction.run_id and entry.seq > compaction.seq
+
+
+__all__ = ["Compaction", "Partial", "Transcript", "cut_after", "for_runtime", "last_exchange", "wants_answer"]

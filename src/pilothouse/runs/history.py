@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..contracts import Journal
 from ..core.canonical import chain_start
-from ..core.transcript import Transcript, cut_after, for_runtime
+from ..core.transcript import Compaction, Transcript, cut_after, for_runtime
 from ..errors import InvalidSpec, RunNotFound
-from ..events import HistoryCompacted
 from ..messages import Message
-from ..records import HistoryMessage, Parent, Record, Registration, RunSpec
+from ..records import HistoryMessage, Parent, Record, Registration, RunHead, RunSpec
 
 MAX_DEPTH = 10_000
 _KEPT_PATHS = 256
+
+
+class Path(NamedTuple):
+    """What stands up to a point of a thread, as a reader sees it, and where on it the context was replaced."""
+
+    entries: list[HistoryMessage]
+    compactions: list[Compaction]
+
+    def cut(self, parent: Parent) -> Path:
+        """Up to where a child of its last run hangs.
+
+        Raises:
+            InvalidSpec: no such message on it.
+        """
+        try:
+            entries = list(cut_after(self.entries, parent.keep_through))
+        except KeyError as error:
+            why = f"message {parent.keep_through} is not on the path of run {parent.run_id}"
+            raise InvalidSpec(why, "keep_through_unknown") from error
+        return Path(entries, [item for item in self.compactions if item.place <= len(entries)])
 
 
 class Paths:
@@ -22,10 +42,10 @@ class Paths:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._kept: OrderedDict[str, tuple[int, list[HistoryMessage], list[HistoryCompacted]]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[int, Path]] = OrderedDict()
 
-    async def registration(self, run_id: str) -> Registration:
-        """The registration of a run.
+    async def head(self, run_id: str) -> RunHead:
+        """A run without its facts.
 
         Raises:
             RunNotFound: no such run.
@@ -33,7 +53,15 @@ class Paths:
         head = await self._journal.head(run_id)
         if head is None:
             raise RunNotFound(run_id)
-        return head.registration
+        return head
+
+    async def registration(self, run_id: str) -> Registration:
+        """The registration of a run.
+
+        Raises:
+            RunNotFound: no such run.
+        """
+        return (await self.head(run_id)).registration
 
     async def facts(self, run_id: str, after: int = 0) -> list[Record]:
         """All facts of a run behind `after`, read in pages."""
@@ -47,84 +75,65 @@ class Paths:
 
     async def history(self, run_id: str) -> list[HistoryMessage]:
         """From the root to the end of this run, interrupted messages included and marked."""
-        return (await self._whole(run_id))[0]
+        return (await self._whole(run_id, 0)).entries
 
     async def for_start(self, spec: RunSpec) -> list[Message]:
         """What stands in front of a run, as its runtime is given it."""
-        if spec.parent is None:
-            return list(spec.base)
-        path, compactions = await self._cut(spec.parent)
-        return for_runtime(path, compactions)
+        return for_runtime(*await self._front(spec))
 
     async def front(self, spec: RunSpec) -> list[HistoryMessage]:
         """What stands in front of a run, as a reader sees it."""
-        if spec.parent is None:
-            return _base(spec)
-        return (await self._cut(spec.parent))[0]
+        return (await self._front(spec)).entries
 
-    async def _cut(self, parent: Parent) -> tuple[list[HistoryMessage], list[HistoryCompacted]]:
-        path, compactions = await self._whole(parent.run_id)
-        try:
-            cut = list(cut_after(path, parent.keep_through))
-        except KeyError as error:
-            why = f"message {parent.keep_through} is not on the path of run {parent.run_id}"
-            raise InvalidSpec(why, "keep_through_unknown") from error
-        on_path = {entry.message.id for entry in cut}
-        return cut, [item for item in compactions if on_path.issuperset(item.kept)]
+    async def _front(self, spec: RunSpec) -> Path:
+        parent = spec.parent
+        if parent is None:
+            return Path([HistoryMessage(message, spec.run_id, 0) for message in spec.base], [])
+        return (await self._whole(parent.run_id, parent.seq)).cut(parent)
 
-    async def _whole(self, run_id: str) -> tuple[list[HistoryMessage], list[HistoryCompacted]]:
-        """The path to the end of a run. Walks up to the nearest kept path, then down again."""
-        line: list[Registration] = []
-        cursor: str | None = run_id
-        path: list[HistoryMessage] = []
-        compactions: list[HistoryCompacted] = []
-        while cursor is not None:
-            head = await self._journal.head(cursor)
-            if head is None:
-                raise RunNotFound(cursor)
-            if (kept := self._kept.get(cursor)) is not None and kept[0] == head.head.seq:
-                path, compactions = list(kept[1]), list(kept[2])
+    async def _whole(self, run_id: str, upto: int) -> Path:
+        """The path to fact `upto` of a run (0: its last). Walks up to the nearest kept path, then down again."""
+        line: list[tuple[RunSpec, int]] = []
+        cursor: Parent | None = Parent(run_id, seq=upto)
+        path: Path | None = None
+        while cursor is not None and path is None:
+            head = await self.head(cursor.run_id)
+            upto = cursor.seq or head.head.seq
+            kept = self._kept.get(cursor.run_id)
+            if kept is not None and kept[0] == upto:
+                path = kept[1]
                 break
-            line.append(head.registration)
+            spec = head.registration.spec
+            line.append((spec, upto))
             if len(line) > MAX_DEPTH:
                 raise InvalidSpec(f"run {run_id} hangs on more than {MAX_DEPTH} others", "too_deep")
-            parent = head.registration.spec.parent
-            cursor = None if parent is None else parent.run_id
-            if parent is None:
-                path = _base(head.registration.spec)
-        for registration in reversed(line):
-            path, compactions = await self._extend(registration, path, compactions)
-        return path, compactions
+            cursor = spec.parent
+        if path is None:
+            path = await self._front(line[-1][0])
+        for spec, upto in reversed(line):
+            path = await self._extend(spec, upto, path if spec.parent is None else path.cut(spec.parent))
+        return path
 
-    async def _extend(
-        self, registration: Registration, path: list[HistoryMessage], compactions: list[HistoryCompacted]
-    ) -> tuple[list[HistoryMessage], list[HistoryCompacted]]:
-        spec = registration.spec
-        if spec.parent is not None:
-            path = list(cut_after(path, spec.parent.keep_through))
+    async def _extend(self, spec: RunSpec, upto: int, front: Path) -> Path:
+        """The path with the messages of a run behind what stands in front of it."""
         transcript = Transcript(spec)
-        records = await self.facts(spec.run_id)
-        for record in records:
-            transcript.add(record)
-        path = [*path, *transcript.messages()]
-        if transcript.compaction is not None:
-            compactions = [*compactions, transcript.compaction]
-        if records:
-            self._keep(spec, records[-1].seq, path, compactions)
-        return path, compactions
+        for record in await self.facts(spec.run_id):
+            if record.seq <= upto:
+                transcript.add(record)
+        messages = transcript.messages()
+        path = Path(
+            [*front.entries, *messages],
+            [*front.compactions, *transcript.compactions(messages, len(front.entries))],
+        )
+        self._keep(spec, upto, path)
+        return path
 
-    def _keep(
-        self, spec: RunSpec, seq: int, path: list[HistoryMessage], compactions: list[HistoryCompacted]
-    ) -> None:
+    def _keep(self, spec: RunSpec, upto: int, path: Path) -> None:
         if spec.parent is not None:
             self._kept.pop(spec.parent.run_id, None)  # the child's path holds the parent's messages too
-        self._kept[spec.run_id] = (seq, path, compactions)
+        self._kept[spec.run_id] = (upto, path)
         while len(self._kept) > _KEPT_PATHS:
             self._kept.popitem(last=False)
-
-
-def _base(spec: RunSpec) -> list[HistoryMessage]:
-    return [HistoryMessage(message, spec.run_id, 0) for message in spec.base]
 
 
 def first_chain(registration: Registration) -> str:

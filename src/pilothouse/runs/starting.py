@@ -23,7 +23,7 @@ from ..errors import (
 )
 from ..events import RunAccepted
 from ..messages import JSON, MEDIA, Message, Unset
-from ..records import Parent, Registration, RunQuery, RunSpec
+from ..records import Registration, RunQuery, RunSpec
 from .fleet import Fleet
 from .history import known_ids
 from .live import LiveRun
@@ -66,10 +66,25 @@ class Starter:
             registration = self._register(await self._checked(spec))
         except NotJSON as error:
             raise InvalidSpec(f"the spec is not JSON: {error}") from error
-        live, reopened = await self._create(registration, expect_head)
+        try:
+            live, reopened = await self._create(registration, expect_head)
+        except RunConflict:
+            if not await self._is_repeat(spec, registration):
+                raise
+            live, reopened = fleet.live.get(spec.run_id), True
         if live is not None and until == "started":
             await self._until_started(live)
         return live, reopened
+
+    async def _is_repeat(self, given: RunSpec, made: Registration) -> bool:
+        """Whether a spec that leaves open where its parent ends was registered when that was elsewhere (RC-33)."""
+        head = await self._fleet.journal.head(given.run_id)
+        if head is None or given.parent is None or (hangs := head.registration.spec.parent) is None:
+            return False
+        if given.parent.keep_through not in (None, hangs.keep_through):
+            return False
+        again = self._register(replace(made.spec, parent=replace(hangs, run_id=given.parent.run_id)))
+        return again.identity == head.registration.identity
 
     async def _until_started(self, live: LiveRun) -> None:
         """Waits for the first fact of the runtime, bounded; the run goes on whatever comes of the waiting."""
@@ -110,15 +125,18 @@ class Starter:
         fleet = self._fleet
         if spec.parent is not None:
             try:
-                above = await fleet.paths.registration(spec.parent.run_id)
+                head = await fleet.paths.head(spec.parent.run_id)
             except RunNotFound as error:
                 raise InvalidSpec(f"no parent run {spec.parent.run_id}", "parent_not_found") from error
-            if (above.spec.thread_id, above.spec.tenant) != (spec.thread_id, spec.tenant):
+            above = head.registration.spec
+            if (above.thread_id, above.tenant) != (spec.thread_id, spec.tenant):
                 raise InvalidSpec("the parent is of another thread or tenant", "parent_foreign")
+            if head.summary.state != "terminal" and not spec.parent.seq:
+                spec = replace(spec, parent=replace(spec.parent, seq=head.head.seq))
         # A stored spec always names where it hangs, so that a child's history never changes.
         path = await fleet.paths.front(spec)
         if path and spec.parent and spec.parent.keep_through is None:
-            spec = replace(spec, parent=Parent(spec.parent.run_id, path[-1].message.id))
+            spec = replace(spec, parent=replace(spec.parent, keep_through=path[-1].message.id))
         ids = known_ids(path)
         for message in spec.input:
             if message.id in ids:
