@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from pilothouse.journal import SQLiteJournal
-from pilothouse.journal.sqlite_lists import _ENTRY, _conditions
+from pilothouse.journal.catalog_sql import ENTRY, conditions
 from pilothouse.records import RunQuery, RunStateName
 from pilothouse.testing import SampleRun
 from pilothouse.testing.clock import START_MS
@@ -133,8 +133,8 @@ async def test_a_page_is_read_in_order_from_an_index(tmp_path: Path, query: RunQ
 
         def plans(database: apsw.Connection) -> list[str]:
             found = []
-            for where, values in _conditions(query, 7):
-                explain = f"EXPLAIN QUERY PLAN {_ENTRY.format(where=' AND '.join(where))}"
+            for where, values in conditions(query, 7):
+                explain = f"EXPLAIN QUERY PLAN {ENTRY.format(where=' AND '.join(where))}"
                 found.append(" ".join(str(row[3]) for row in database.execute(explain, (*values, 10))))
             return found
 

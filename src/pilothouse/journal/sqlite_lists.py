@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import apsw
 
 from ..records import Page, RunEntry, RunQuery, ThreadRecord
 from . import rows
+from .catalog_sql import ENTRY, conditions
 from .sqlite_reads import THREADS, one_state, rows_of
 from .threads import Key, page_of
-
-_ENTRY: Final = """\
-SELECT no, run_id, thread_id, tenant, binding, descriptor_digest, created_at_ms, lineage, seq,
-  state, status, resting, loss_recorded, takeovers, updated_at_ms, owner, machine, pid, started, lease_until_ms
-FROM runs LEFT JOIN owners ON owners.id = runs.owner WHERE {where} ORDER BY no DESC LIMIT ?"""
 
 
 def list_runs(
@@ -26,74 +21,12 @@ def list_runs(
     """One page, newest first; what it costs does not depend on how far down it is (RC-79)."""
     with one_state(connection):
         lists: list[list[tuple[Any, ...]]] = [
-            connection.execute(_ENTRY.format(where=" AND ".join(where)), (*values, limit + 1)).fetchall()
-            for where, values in _conditions(query, before)
+            connection.execute(ENTRY.format(where=" AND ".join(where)), (*values, limit + 1)).fetchall()
+            for where, values in conditions(query, before)
         ]
     found = list(islice(merge(*lists, key=lambda row: -row[0]), limit + 1))
     items = tuple(rows.entry_of(row[1:], now_ms) for row in found[:limit])
     return Page(items, str(found[limit - 1][0]) if len(found) > limit else None)
-
-
-def _conditions(query: RunQuery, before: int | None) -> Iterator[tuple[list[str], list[Any]]]:
-    """What is to hold for the runs of each list that makes up the answer.
-
-    Each list is read in order from one index and none is sorted: that of the thread, parent or origin where one is
-    asked for, else one list a status. A `+` keeps SQLite from choosing another column's index.
-    """
-    common = _given(
-        {
-            "no < ?": before,
-            "binding = ?": query.binding,
-            "created_at_ms >= ?": query.after_ms,
-            "created_at_ms < ?": query.before_ms,
-        }
-    )
-    relations = _given(
-        {"thread_id = ?": query.thread_id, "parent_run = ?": query.parent, "origin_run = ?": query.origin}
-    )
-    if relations:
-        chosen = [
-            *relations[:1],
-            *[(f"+{condition}", value) for condition, value in relations[1:]],
-            *_given({"+tenant = ?": query.tenant}),
-            *common,
-        ]
-        where, values = [condition for condition, _ in chosen], [value for _, value in chosen]
-        for column, words in (("+status", query.statuses), ("+state", query.states)):
-            if words is not None:
-                where.append(f"{column} IN ({', '.join('?' * len(words))})")
-                values += words
-        yield where, values
-        return
-    where, values = [condition for condition, _ in common], [value for _, value in common]
-    if query.tenant is None and query.statuses is None and query.states is None:
-        yield where or ["1"], values
-        return
-    for status in set(rows.STATUSES if query.statuses is None else query.statuses):
-        states = _states_of(status, query.states)
-        if states:
-            yield (
-                ["status = ?", f"+state IN ({', '.join('?' * len(states))})", *where, *_tenant(query)],
-                [status, *states, *values, *([] if query.tenant is None else [query.tenant])],
-            )
-
-
-def _given(conditions: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(condition, value) for condition, value in conditions.items() if value is not None]
-
-
-def _tenant(query: RunQuery) -> list[str]:
-    return [] if query.tenant is None else ["tenant = ?"]
-
-
-def _states_of(status: str, wanted: Sequence[str] | None) -> list[str]:
-    """The wanted states that a run of this status can be in.
-
-    A run that has not ended has its state for its status; one that has, its outcome's word (RC-86): only *unknown* is
-    both.
-    """
-    possible = {status, "terminal"} if status == "unknown" else {status} & rows.STATES or {"terminal"}
-    return sorted(possible if wanted is None else possible & set(wanted))
 
 
 def list_threads(

@@ -18,19 +18,17 @@ from typing import Any, Final, TypeVar, final
 import apsw
 import msgspec
 
-from ..core.canonical import chain_start, encode, unseal
+from ..core.canonical import chain_start, encode
 from ..errors import ArtifactNotFound, JournalCorrupt, JournalUnavailable
 from ..records import Record, RecordPage, RunHead, ThreadRecord
 from . import rows
-from .catalog import PAGE_BYTES, kind_of
+from .chain import chained, check_head, check_tail, linked, record_page
 from .sqlite_changes import SEQ_BITS, SQL
 from .sqlite_file import open_reader, told_as_ours
 
 T = TypeVar("T")
 
 READERS: Final = 4
-
-_SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 
 THREADS: Final = msgspec.json.Decoder(ThreadRecord)
 
@@ -122,16 +120,16 @@ def read_page(
                 chain_start(run_id, spec_digest) if after == 0 else _chain_at(connection, run_id, base, after)
             )
             with rows_of(connection, "facts", base | after, base | last, limit + 1) as found:
-                page = _page(_chained(run_id, found, after, previous), limit)
+                page = record_page(chained(run_id, found, after, previous), limit)
             if not page.more:
-                _check_tail(run_id, page.records[-1].seq if page.records else after, last)
-                _check_head(run_id, page.records[-1].chain, last, last_chain)
+                check_tail(run_id, page.records[-1].seq if page.records else after, last)
+                check_head(run_id, page.records[-1].chain, last, last_chain)
             return page
-        _check_head(run_id, _chain_at(connection, run_id, base, last), last, last_chain)
+        check_head(run_id, _chain_at(connection, run_id, base, last), last, last_chain)
         words = encode(sorted(kinds)).decode()
         start = chain_start(run_id, spec_digest)
         with rows_of(connection, "facts_of_kinds", base | after, base | last, words, limit + 1) as found:
-            return _page((_linked(run_id, row, start) for row in found), limit)
+            return record_page((linked(run_id, row, start) for row in found), limit)
 
 
 def find_event(connection: apsw.Connection, run_id: str, event_id: str) -> Record | None:
@@ -142,55 +140,7 @@ def find_event(connection: apsw.Connection, run_id: str, event_id: str) -> Recor
             return None
         no, _, _, spec_digest = run[0]
         facts = _rows(connection, "fact_of_event", no, event_id)
-        return _linked(run_id, facts[0], chain_start(run_id, spec_digest)) if facts else None
-
-
-def _chained(run_id: str, found: Iterable[rows.Row], after: int, previous: str) -> Iterator[Record]:
-    """Records of consecutive rows: each one's chain value is checked from the one before."""
-    for seq, row in enumerate(found, after + 1):
-        if row[0] & _SEQ_MASK != seq:
-            raise JournalCorrupt(run_id, seq, "it is missing")
-        record = _record(run_id, row, previous)
-        previous = record.chain
-        yield record
-
-
-def _linked(run_id: str, row: rows.Row, start: str) -> Record:
-    """The record of a row that brings the chain value before it; the first fact's comes from the registration."""
-    seq, before = row[0] & _SEQ_MASK, row[8]
-    if before is None and seq != 1:
-        raise JournalCorrupt(run_id, seq - 1, "it is missing")
-    return _record(run_id, row, start if seq == 1 else before.hex())
-
-
-def _record(run_id: str, row: rows.Row, previous: str) -> Record:
-    key, at_ms, lane, fence, kind, event_id, chain, body = row[0:8]
-    record = unseal(run_id, key & _SEQ_MASK, at_ms, lane, fence, body, chain.hex(), previous)
-    if record.event_id != event_id or kind_of(record) != kind:
-        raise JournalCorrupt(run_id, record.seq, "its row does not say what its body says")
-    return record
-
-
-def _page(records: Iterator[Record], limit: int) -> RecordPage:
-    """As many as fit; whatever comes behind them says that there are more."""
-    page: list[Record] = []
-    size = 0
-    for record in records:
-        size += len(record.body)
-        if len(page) == limit or (page and size > PAGE_BYTES):
-            return RecordPage(tuple(page), more=True)
-        page.append(record)
-    return RecordPage(tuple(page))
-
-
-def _check_tail(run_id: str, found: int, last: int) -> None:
-    if found != last:
-        raise JournalCorrupt(run_id, found + 1, f"the run says {last} facts")
-
-
-def _check_head(run_id: str, found: str, last: int, chain: bytes) -> None:
-    if found != chain.hex():
-        raise JournalCorrupt(run_id, last, "the chain does not end where the run says")
+        return linked(run_id, facts[0], chain_start(run_id, spec_digest)) if facts else None
 
 
 def _chain_at(connection: apsw.Connection, run_id: str, base: int, seq: int) -> str:

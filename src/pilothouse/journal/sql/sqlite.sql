@@ -72,15 +72,15 @@ SELECT no, seq, chain, spec_digest FROM runs WHERE run_id = ?
 SELECT chain FROM facts WHERE key = ?
 
 -- name: facts
-SELECT key, at_ms, lane, fence, kind, event_id, chain, body FROM facts WHERE key > ? AND key <= ? ORDER BY key LIMIT ?
+SELECT key & 0xffffff, at_ms, lane, fence, kind, event_id, chain, body FROM facts WHERE key > ? AND key <= ? ORDER BY key LIMIT ?
 
 -- name: facts_of_kinds
-SELECT key, at_ms, lane, fence, kind, event_id, chain, body,
+SELECT key & 0xffffff, at_ms, lane, fence, kind, event_id, chain, body,
   (SELECT chain FROM facts AS before WHERE before.key = facts.key - 1)
 FROM facts WHERE key > ? AND key <= ? AND kind IN (SELECT value FROM json_each(?)) ORDER BY key LIMIT ?
 
 -- name: fact_of_event
-SELECT key, at_ms, lane, fence, kind, event_id, chain, body,
+SELECT key & 0xffffff, at_ms, lane, fence, kind, event_id, chain, body,
   (SELECT chain FROM facts AS before WHERE before.key = facts.key - 1)
 FROM facts WHERE key >> 24 = ? AND event_id = ?
 
