@@ -13,6 +13,7 @@ import sys
 import time
 
 from pilothouse.contracts import Journal
+from pilothouse.errors import FenceConflict
 from pilothouse.journal import SQLiteJournal, this_process
 from pilothouse.records import ClaimRequest
 from pilothouse.testing import SampleRun
@@ -93,6 +94,24 @@ async def hold(place: str, name: str) -> None:
     await run.append(journal, run.begun())
     say("holding", os.getpid())
     await asyncio.Event().wait()
+
+
+async def contend(place: str, name: str) -> None:
+    """Keeps a run by a short lease that it renews, and writes to it until the store says that it is somebody else's."""
+    journal = journal_at(place)
+    run = SampleRun(f"run-of-{name}", thread_id=name)
+    owner = this_process(name)
+    await run.store(journal, claim=ClaimRequest(owner, 600, time.time_ns() // 1_000_000))
+    while True:
+        await journal.renew(owner, ttl_ms=600, now_ms=time.time_ns() // 1_000_000)
+        try:
+            await run.add(journal)
+        except FenceConflict as error:
+            say("fenced", error.fence, error.actual)
+            break
+        say("stored", run.run_id, run.head.seq)
+        await asyncio.sleep(0.01)
+    await journal.aclose()
 
 
 async def forget(place: str, name: str) -> None:

@@ -5,64 +5,20 @@ from __future__ import annotations
 import json
 import random
 import statistics
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
-import pytest
 
-from pilothouse.errors import FenceConflict, OwnedElsewhere
-from pilothouse.journal import SQLiteJournal, this_process
-from pilothouse.records import ClaimRequest, RunQuery
+from journal_lives import go, process, together
+from pilothouse.journal import SQLiteJournal
 from pilothouse.testing import SampleRun
 from pilothouse.testing.journal_suite.checking import all_records
 
-SCRIPT = Path(__file__).parent.parent / "journal_process.py"
-SCENARIO = json.loads((SCRIPT.parent / "fixtures" / "141-sqlite-contention.json").read_text("utf-8"))
-
-
-@contextmanager
-def process(what: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(SCRIPT), what, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
-
-
-def go(child: subprocess.Popen[str]) -> None:
-    assert child.stdin is not None
-    child.stdin.write("go\n")
-    child.stdin.flush()
-
-
-def lines(child: subprocess.Popen[str]) -> list[list[object]]:
-    """What it says until it ends; a line that the kill cut is left out."""
-    assert child.stdout is not None
-    return [json.loads(line) for line in child.stdout.read().splitlines() if line.endswith("]")]
-
-
-def together(what: str, arguments: list[tuple[object, ...]]) -> list[list[list[object]]]:
-    """The words of processes that are let go at the same moment; all must end well."""
-    children = []
-    try:
-        for each in arguments:
-            manager = process(what, *each)
-            children.append((manager, manager.__enter__()))
-        for _, child in children:
-            go(child)
-        said = [lines(child) for _, child in children]
-        assert [child.wait(60) for _, child in children] == [0] * len(children)
-        return said
-    finally:
-        for manager, _ in children:
-            manager.__exit__(None, None, None)
+SCENARIO = json.loads(
+    (Path(__file__).parent.parent / "fixtures" / "141-sqlite-contention.json").read_text("utf-8")
+)
 
 
 def op(name: str) -> dict[str, object]:
@@ -123,66 +79,6 @@ async def test_seven_processes_write_while_a_reader_holds_on(tmp_path: Path) -> 
         assert largest < op("expect")["wal_bytes_lt"]  # type: ignore[operator]
         verified = await journal.verify()
         assert (verified.runs, verified.facts, verified.problems) == (8, 1 + 7 * 81, ())
-
-
-@pytest.mark.parametrize("seed", range(6))
-async def test_a_killed_process_loses_nothing_that_it_was_confirmed(tmp_path: Path, seed: int) -> None:
-    """JR-3, JR-7, run-controller §3.15: SIGKILL at any moment, several times over one file."""
-    rng = random.Random(seed)
-    path = tmp_path / "journal.db"
-    confirmed: dict[str, int] = {}
-    blobs: set[str] = set()
-    for life in range(3):
-        with process("write_for_ever", path, f"life{life}", seed * 10 + life) as child:
-            go(child)
-            assert child.stdout is not None
-            assert json.loads(child.stdout.readline())[0] == "up"
-            killing = threading.Timer(rng.uniform(0.02, 0.5), child.kill)
-            killing.start()
-            for what, *words in lines(child):
-                if what == "stored":
-                    confirmed[str(words[0])] = int(str(words[1]))
-                else:
-                    blobs.add(str(words[0]))
-            killing.join()
-        async with SQLiteJournal(path) as journal:
-            assert (await journal.verify()).problems == ()
-            for run_id, seq in confirmed.items():
-                records = await all_records(journal, run_id)
-                assert len(records) >= seq, run_id
-                assert [record.seq for record in records] == list(range(1, len(records) + 1))
-            for digest in blobs:
-                assert await journal.get_blob(digest)
-    assert confirmed
-
-
-async def test_the_runs_of_a_killed_process_can_be_claimed_at_once(tmp_path: Path) -> None:
-    """JR-18: its lease would hold for half a minute; its death is known at once. Alive, it keeps its run."""
-    path = tmp_path / "journal.db"
-    request = ClaimRequest(this_process("next"), 30_000, time.time_ns() // 1_000_000)
-    with process("hold", path, "held") as child:
-        go(child)
-        assert child.stdout is not None
-        assert json.loads(child.stdout.readline())[0] == "holding"
-        async with SQLiteJournal(path) as journal:
-            with pytest.raises(OwnedElsewhere):
-                await journal.claim("run-of-held", request)
-            (entry,) = (await journal.list(RunQuery())).items
-            assert entry.ownership == "elsewhere"
-            child.kill()
-            child.wait(10)
-            before = time.monotonic()
-            (entry,) = (await journal.list(RunQuery())).items
-            assert entry.ownership == "orphaned"
-            head = await journal.claim("run-of-held", request)
-            assert time.monotonic() - before < 1
-            assert (head.fence, head.owner) == (2, "next")
-            run = SampleRun("run-of-held", thread_id="held")
-            run.head = head.head
-            with pytest.raises(FenceConflict):
-                await run.add(journal)
-            run.fence = 2
-            await run.add(journal)
 
 
 async def test_a_process_that_never_closes_its_journal_ends_and_loses_nothing(tmp_path: Path) -> None:

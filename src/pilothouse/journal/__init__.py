@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from .jsonl import import_ as import_
     from .liveness import this_process as this_process
     from .memory import MemoryJournal as MemoryJournal
+    from .postgres import PostgresJournal as PostgresJournal
     from .sqlite import SQLiteJournal as SQLiteJournal
 
 _HOMES = {
     "Exported": "jsonl",
     "Imported": "jsonl",
     "MemoryJournal": "memory",
+    "PostgresJournal": "postgres",
     "SQLiteJournal": "sqlite",
     "export": "jsonl",
     "import_": "jsonl",

@@ -48,7 +48,7 @@ def conditions(query: RunQuery, before: int | None) -> Iterator[tuple[list[str],
         return
     where, values = [condition for condition, _ in common], [value for _, value in common]
     if query.tenant is None and query.statuses is None and query.states is None:
-        yield where or ["1"], values
+        yield where or ["TRUE"], values
         return
     for status in set(rows.STATUSES if query.statuses is None else query.statuses):
         states = _states_of(status, query.states)

@@ -18,7 +18,7 @@ def sql_text(file: str) -> str:
 def named_statements(file: str) -> Mapping[str, str]:
     """The statements of a file by their names."""
     found: dict[str, str] = {}
-    for block in sql_text(file).split(_MARK)[1:]:
+    for block in f"\n{sql_text(file)}".split(f"\n{_MARK}")[1:]:
         name, _, statement = block.partition("\n")
         found[name.strip()] = statement.strip()
     return MappingProxyType(found)

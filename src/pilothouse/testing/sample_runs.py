@@ -32,6 +32,7 @@ from ..records import (
     Parent,
     Record,
     Registration,
+    RunHead,
     RunSpec,
     RunSummary,
 )
@@ -207,6 +208,24 @@ class SampleRun:
         records = self.notes(count, size=size)
         await self.append(journal, records)
         return records
+
+    async def take_over(self, journal: Journal, claim: ClaimRequest) -> RunHead:
+        """Claims the run there, wherever its facts came from, and goes on from its head."""
+        head = await journal.claim(self.run_id, claim)
+        state, after = RunState(self.run_id), 0
+        while after < head.head.seq:
+            page = await journal.read(self.run_id, after=after)
+            for record in page.records:
+                apply(state, record)
+            after = state.seq
+        self.registration, self.head, self.fence, self._state = (
+            head.registration,
+            head.head,
+            head.fence,
+            state,
+        )
+        self.count = 1_000_000 * head.fence  # event ids of its own
+        return head
 
     async def end(self, journal: Journal) -> Record:
         """Appends the end, completed."""

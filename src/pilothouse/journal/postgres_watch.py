@@ -1,0 +1,120 @@
+"""Waking who waits for a run in Postgres: by our own commits at once, by other processes' through NOTIFY.
+
+A notification carries no data: it says "look". It is sent off the write path, at most every few milliseconds, because
+NOTIFY inside a writing transaction makes all writers of a database wait for each other. Where LISTEN does not work (a
+pooler in transaction mode), looking now and then does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, final
+
+import asyncpg
+
+from ..errors import JournalError
+from .postgres_link import Link, close_quietly
+
+GATHER_S: Final = 0.01
+"""How long a wake-up waits for others to go with it."""
+
+POLL_S: Final = 0.25
+"""Seconds between two looks where nothing notifies."""
+
+SLOW_POLL_S: Final = 2.0
+"""… and where LISTEN works, in case a notification was lost."""
+
+
+@final
+class LoopWatch:
+    """Waiters of one event loop."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._channel = f"{link.schema}_moved"
+        self._waiters: dict[str, set[tuple[int, asyncio.Future[int]]]] = {}
+        self._notified = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._untold = False
+        self._listener: asyncpg.Connection | None = None
+
+    async def wait(self, run_id: str, after: int, seq: Callable[[], Awaitable[int]], timeout: float) -> int:
+        """Waits until the run is beyond `after`, or `timeout` seconds are over; returns its seq as last known."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        entry = (after, future)
+        self._waiters.setdefault(run_id, set()).add(entry)
+        try:
+            known = await seq()  # asked after the waiter stands in the list, so nothing is missed between
+            if known > after:
+                return known
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look(), name="pilothouse-journal-watch")
+            await asyncio.wait((future,), timeout=timeout)
+            return future.result() if future.done() else known
+        finally:
+            waiters = self._waiters.get(run_id, set())
+            waiters.discard(entry)
+            if not waiters:
+                self._waiters.pop(run_id, None)
+
+    def moved(self, run_id: str, seq: int) -> None:
+        """Our own commit: waiters here are woken now, other processes in a moment."""
+        self._wake({run_id: seq})
+        self._untold = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell(), name="pilothouse-journal-notify")
+
+    async def aclose(self) -> None:
+        """Tells what is untold, then ends its tasks and its connection."""
+        if self._telling is not None:
+            await asyncio.wait((self._telling,))
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait((self._looking,))
+        if self._listener is not None:
+            await close_quietly(self._listener)
+
+    def _wake(self, seqs: Mapping[str, int]) -> None:
+        for run_id, seq in seqs.items():
+            for after, future in self._waiters.get(run_id, ()):
+                if seq > after and not future.done():
+                    future.set_result(seq)
+
+    async def _tell(self) -> None:
+        while self._untold:
+            await asyncio.sleep(GATHER_S)
+            self._untold = False
+            with suppress(JournalError):  # others look now and then anyway
+                await self._link.read(lambda db: db.execute("SELECT pg_notify($1, '')", self._channel))
+
+    async def _look(self) -> None:
+        while self._waiters:
+            poll = SLOW_POLL_S if await self._listens() else POLL_S
+            with suppress(TimeoutError):
+                async with asyncio.timeout(poll):
+                    await self._notified.wait()
+            await asyncio.sleep(GATHER_S)
+            self._notified.clear()
+            with suppress(JournalError):
+                rows = await self._link.read(lambda db: db.fetch(self._link.sql["seqs"], list(self._waiters)))
+                self._wake({row[0]: row[1] for row in rows})
+
+    async def _listens(self) -> bool:
+        if self._listener is not None and not self._listener.is_closed():
+            return True
+        try:
+            self._listener = await self._link.connect()
+            await self._listener.add_listener(self._channel, self._note)
+        except (JournalError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            return False
+        self._notified.set()  # what moved before it listened
+        return True
+
+    def _note(self, *_notification: object) -> None:
+        self._notified.set()
+
+
+__all__ = ["LoopWatch"]
