@@ -34,14 +34,16 @@ def binaries() -> Path:
         raise RuntimeError(
             "no Postgres server here: install Debian's `postgresql`, or the package `pgserver`"
         )
-    install = Path(spec.origin).parent / "pginstall"
+    package = Path(spec.origin).parent
     if os.geteuid() == 0:  # the server refuses root, and another user may not look into root's folders
         place = Path(tempfile.mkdtemp(prefix="pilothouse-postgres-bin-"))
         atexit.register(shutil.rmtree, place, ignore_errors=True)
-        shutil.copytree(install, place / "pginstall", symlinks=True)
+        for folder in (package, package.with_name("pgserver.libs")):
+            if folder.exists():
+                shutil.copytree(folder, place / folder.name, symlinks=True)
         place.chmod(0o755)
-        install = place / "pginstall"
-    return install / "bin"
+        package = place / package.name
+    return package / "pginstall" / "bin"
 
 
 def _server_user() -> str | None:
