@@ -407,11 +407,8 @@ async def test_a_request_survives_a_restart_with_its_id_and_runs_once() -> None:
         for request_id in rig.pending:
             assert request_id in ids
             assert request_id not in taken
-            if f"command-{ids.index(request_id)}" not in given:
+            if f"command-{ids.index(request_id)}" not in given:  # else its answer is offered again
                 rig.run.answer(request_id, Allow())
-            else:  # its answer was received before the cut: the controller offers it again
-                command = rig.run.port.state.commands[f"command-{ids.index(request_id)}"].command
-                rig.run.port.commands.arrive(command)
         await asyncio.wait_for(rig.task, 5)
         assert rig.run.outcome == Completed()
         assert sorted(call_id for call_id, _ in rig.ends.items()) == ["a", "b"]
@@ -772,6 +769,26 @@ async def test_a_human_tool_asks_and_gets_what_was_said_validated() -> None:
     rig.run.stop()
     await rig.task
     assert rig.ends == {"o": ("cancelled", "user")}
+
+
+async def test_an_answer_that_was_received_before_a_crash_reaches_the_tool_that_asks_again() -> None:
+    """RC-41, TL-12: the tool is not there yet when the run is taken up."""
+
+    @tool(effect="human")
+    async def order(ctx: ToolContext[Any]) -> str:
+        """Orders."""
+        await asyncio.sleep(0)
+        return str(await ctx.ask("How many?"))
+
+    rig = Rig([call("order", call_id="o")], tools=[order])
+    await rig.begin()
+    await rig.rest()
+    rig.run.answer("ask:o:1", InputAnswer(3))
+    again = Rig("done", tools=[order], records=list(rig.run.records))
+    await again.begin(resume=True)
+    await asyncio.wait_for(again.task, 5)
+    assert again.text("o") == "3"
+    await rig.task
 
 
 async def test_a_person_may_refuse_to_answer() -> None:

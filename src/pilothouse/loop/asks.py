@@ -44,7 +44,16 @@ class Finish(Protocol):
 class Asks:
     """Everything of one batch that waits for somebody."""
 
-    def __init__(self, work: Work, desk: Desk, checker: Checker, bench: Bench, finish: Finish) -> None:
+    def __init__(
+        self,
+        work: Work,
+        desk: Desk,
+        checker: Checker,
+        bench: Bench,
+        finish: Finish,
+        wake: Callable[[], object],
+    ) -> None:
+        self._wake = wake
         self._work = work
         self._desk = desk
         self._checker = checker
@@ -267,6 +276,8 @@ class Asks:
                 future.set_result(said)
 
         self._desk.expect(Waiting(request, answered, lambda _: None))
+        if self._desk.ready:
+            self._wake()
         try:
             if request_id not in self._work.port.state.requests:
                 await self._work.port.record(RequestOpened(request))

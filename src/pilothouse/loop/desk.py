@@ -29,13 +29,19 @@ class Desk:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._waiting: dict[str, Waiting] = {}
+        self._early: dict[str, PendingCommand] = {}  # answers of open requests whose asker is not there yet
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def expect(self, waiting: Waiting) -> None:
-        """Waits for the answer of an open request."""
+        """Waits for the answer of an open request. After a restart it may be there already."""
         self._waiting[waiting.request.id] = waiting
+
+    @property
+    def ready(self) -> bool:
+        """Whether an answer that came early is waited for now."""
+        return any(request_id in self._waiting for request_id in self._early)
 
     def forget(self, request_id: str) -> None:
         """Waits no more."""
@@ -44,14 +50,23 @@ class Desk:
     async def serve(self) -> None:
         """Hands on every answer that has arrived, in order; one that nobody waits for is rejected."""
         inbox = self._work.port.commands
+        for request_id in [known for known in self._early if known in self._waiting]:
+            await self._hand_on(request_id, self._early.pop(request_id))
         while (pending := inbox.take("answer")) is not None:
             body = pending.command.body
             assert isinstance(body, Answer)
-            waiting = self._waiting.get(body.request_id)
-            if waiting is None:
-                await pending.reject("request_not_pending")
+            request_id = body.request_id
+            if request_id in self._waiting:
+                await self._hand_on(request_id, pending)
+            elif request_id in self._work.port.state.requests and request_id not in self._early:
+                self._early[request_id] = pending
             else:
-                await waiting.answered(pending, body.resolution)
+                await pending.reject("request_not_pending")
+
+    async def _hand_on(self, request_id: str, pending: PendingCommand) -> None:
+        body = pending.command.body
+        assert isinstance(body, Answer)
+        await self._waiting[request_id].answered(pending, body.resolution)
 
     def due(self) -> float | None:
         """When the next request expires, on the clock's `monotonic`."""

@@ -55,12 +55,12 @@ class Phase:
         self._guards = Guards(work)
         self._checker = Checker(work)
         self._desk = Desk(work)
-        self._asks = Asks(work, self._desk, self._checker, bench, self._finish)
+        self._wakeup = Wakeup()
+        self._asks = Asks(work, self._desk, self._checker, bench, self._finish, self._wakeup.ring)
         self._after = After(work, self._checker)
         self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
         self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
-        self._wakeup = Wakeup()
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
         self._sequential = False
 
@@ -79,6 +79,8 @@ class Phase:
             self._work.scope.on_cancel(self._wakeup.ring),
             self._work.port.commands.on_arrival(self._arrived),
         )
+        if self._work.port.commands.peek("answer") is not None:
+            self._wakeup.ring()  # received before this attachment, and never answered
         try:
             if steered:
                 self._watch.start()

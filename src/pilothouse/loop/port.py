@@ -198,8 +198,10 @@ class MemoryPort:
         if not self.records:
             accepted = RunAccepted(spec.thread_id, start.spec_digest, start.binding, start.descriptor_digest)
             self._put(Draft(accepted), HOST)
-        for command in self.state.queued.values():
-            self.commands.arrive(command)
+        undecided = [known.command for known in self.state.commands.values() if known.state == "received"]
+        for command in [*self.state.queued.values(), *undecided]:
+            if not isinstance(command.body, Cancel):
+                self.commands.arrive(command)
 
     # What a runtime uses
 

@@ -288,8 +288,8 @@ def _filtered(_work: Work, answer: Answer) -> Course:
 
 def _paused(work: Work, _answer: Answer) -> Course:
     if work.streak <= work.plan.limits.pauses:
-        return Course("again")
-    return Course("stop", Incomplete("limit", "pauses"))
+        return Course("again", refuse="pause_turn")
+    return Course("stop", Incomplete("limit", "pauses"), refuse="pause_turn")
 
 
 def _failed(_work: Work, answer: Answer) -> Course:
@@ -329,5 +329,6 @@ _REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         ),
         "content_filter": "This call was not run: a content filter ended the response.",
         "refusal": "This call was not run: the response was a refusal.",
+        "pause_turn": "This call was not run: the response was paused. Send it again if it is still needed.",
     }
 )
