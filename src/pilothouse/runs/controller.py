@@ -233,16 +233,26 @@ class RunController:
         return Subscription(live.run_id, live.ring, live.state.seq, closed)
 
     def stream(
-        self, run_id: str, after: int = 0, *, deltas: bool = True, through_unknown: bool = False
+        self,
+        run_id: str,
+        after: int = 0,
+        *,
+        deltas: bool = True,
+        through_unknown: bool = False,
+        recent: bool = False,
     ) -> Follower:
-        """Facts from a cursor on, each once and in order, then live, with deltas in between (RC-63, RC-64)."""
+        """Facts from a cursor on, each once and in order, then live, with deltas in between (RC-63, RC-64).
+
+        `recent` also gives the deltas that are kept from before, behind the facts that the journal had: for readers
+        that know by offset (RC-20) what of them they have.
+        """
         fleet = self._fleet
 
         async def changed(name: str, seq: int) -> int:
             return await fleet.journal.changed(name, seq, timeout=fleet.timing.lease)
 
         source = Source(run_id, fleet.head, fleet.read, changed, self._live, self._subscribe)
-        return Follower(source, after, deltas=deltas, through_unknown=through_unknown)
+        return Follower(source, after, deltas=deltas, through_unknown=through_unknown, recent=recent)
 
     def _live(self, run_id: str) -> LiveRun | None:
         live = self._fleet.live.get(run_id)

@@ -37,13 +37,16 @@ class Follower:
     It ends after the terminal fact and, unless `through_unknown`, when the run is or becomes unknown.
     """
 
-    def __init__(self, source: Source, after: int, *, deltas: bool, through_unknown: bool) -> None:
+    def __init__(
+        self, source: Source, after: int, *, deltas: bool, through_unknown: bool, recent: bool = False
+    ) -> None:
         if after < 0:
             raise ValueError(f"after must not be negative, got {after}")
         self._source = source
         self._seen = after
         self._deltas = deltas
         self._through_unknown = through_unknown
+        self._recent = recent
         self._checked = False
         self._over = False
         self._ready: deque[Item] = deque()  # replayed from the journal, not given yet
@@ -130,6 +133,8 @@ class Follower:
             self._checked = True
         if self._subscription is None and (live := source.live(source.run_id)) is not None:
             self._subscription = source.subscribe(live)
+            if self._recent:
+                self._subscription.rewind()
         page = await source.read(source.run_id, self._seen, PAGE)
         self._behind = len(page) >= PAGE
         for record in page:

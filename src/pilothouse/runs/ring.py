@@ -129,6 +129,10 @@ class Subscription:
                 self._last_seq = item.seq
         return item
 
+    def rewind(self) -> None:
+        """Goes back to the oldest item that is kept."""
+        self._cursor = self._ring.first
+
     @property
     def idle(self) -> bool:
         """Whether the next item is still to come."""

@@ -30,7 +30,7 @@ from .health import Health
 from .house import AgentDefinition, AutoRecover, House
 from .page import Page
 from .problems import document, not_found, problem_of
-from .routes import Handler, Routes, raw_path
+from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
 from .settings import CORS, AGUIOptions, OnDisconnect, ServerLimits, StreamOptions
 from .shelf import Shelf
@@ -191,12 +191,14 @@ class Server:
 
         try:
             path = raw_path(scope)
-            response, template = await self._answer(scope, receive, path, headers)
-            if response is None:
-                assert self._page is not None
-                await self._page(scope, receive, watched, scope["path"][len(scope.get("root_path", "")) :])
-            else:
+            if (health := await self._health.answer(path)) is not None:
+                await health(scope, receive, watched)
+            elif (match := self.routes.find(scope["method"], path)) is not None:
+                template = match.template
+                response = await self._answer(scope, receive, path, headers, match)
                 await response(scope, receive, watched)
+            else:
+                await self._static(scope, receive, watched)
         except StreamCut:
             raise  # the ASGI server breaks the connection off
         except Exception as error:
@@ -208,19 +210,16 @@ class Server:
             took_ms = (self.clock.monotonic() - began) * 1000
             access.info("%s %s %d %.0f ms", scope["method"], template, status, took_ms)
 
-    async def _answer(
-        self, scope: Scope, receive: Receive, path: str, headers: Mapping[str, str]
-    ) -> tuple[ASGIApp | None, str]:
-        """What answers a request, and its route; None for the page."""
-        if path == "/healthz":
-            return await self._health.live(), path
-        if path == "/readyz":
-            return await self._health.ready(), path
-        match = self.routes.find(scope["method"], path)
-        if match is None:
-            if self._page is not None and scope["method"] in ("GET", "HEAD"):
-                return None, "/"
+    async def _static(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A file of the page; it needs no token."""
+        if self._page is None or scope["method"] not in ("GET", "HEAD"):
             raise not_found()
+        await self._page(scope, receive, send, scope["path"][len(scope.get("root_path", "")) :])
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, path: str, headers: Mapping[str, str], match: Match
+    ) -> ASGIApp:
+        """What answers a request: authenticated before its body is read (SV-10)."""
         client = scope.get("client")
         principal = await self._auth(
             AuthRequest(
@@ -236,7 +235,7 @@ class Server:
             raise ConfigError("the authenticator made a principal without a tenant")
         runs = ScopedRuns(principal, self._house, self._shelf)
         call = Call(scope, receive, runs, match.params, headers, self.limits, self.clock)
-        return await match.handler(call), match.template
+        return await match.handler(call)
 
     # Life
 

@@ -20,7 +20,7 @@ from ..core.view import TEXT_LIMIT
 from ..errors import CursorAhead
 from ..events import CommandReceived, Delta, OwnershipTold, RequestOpened, RunAccepted
 from ..messages import JSON, Message, Text
-from ..records import Accept, Record, RunQuery, RunView
+from ..records import Accept, Record, RunQuery
 from .begin import Beginning, WhenBusy
 from .call import Call, answer, only
 from .house import Ask
@@ -324,7 +324,7 @@ class _Through:
         return self._run.key
 
     def follow(self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False) -> Any:
-        return self._run.follow(after, deltas=deltas, through_unknown=self._through)
+        return self._run.follow(after, deltas=deltas, through_unknown=self._through, recent=False)
 
 
 class _Resync:
@@ -371,7 +371,7 @@ async def _wait(run: ScopedRun, seconds: int, call: Call) -> None:
     """Waits until the run waits for somebody, is unknown or has ended; at most so long."""
 
     async def until() -> None:
-        view: RunView = await run.view()
+        view = await run.past_recovery()
         if view.status in ("waiting", "unknown") or view.state == "terminal":
             return
         async with run.follow(view.last_seq, deltas=False) as follower:

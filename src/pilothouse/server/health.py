@@ -21,6 +21,12 @@ class Health:
         self._house = house
         self._probed = float("-inf")
 
+    async def answer(self, path: str) -> Response | None:
+        """The answer for one of the two paths; None for any other."""
+        if path == "/healthz":
+            return await self.live()
+        return await self.ready() if path == "/readyz" else None
+
     async def live(self) -> Response:
         """200 while the loop answers."""
         return PlainTextResponse("ok")

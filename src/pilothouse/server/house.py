@@ -227,6 +227,7 @@ class House:
         self.draining = False
         self._auto_recover = auto_recover
         self._tasks: set[asyncio.Task[object]] = set()
+        self._recovering: list[asyncio.Task[object]] = []
         self.wings: dict[str, Wing] = {
             name: Wing(
                 name, definition, journal, auto_recover=auto_recover, clock=clock, spawn=self.spawn
@@ -254,7 +255,12 @@ class House:
         """Takes lost runs up again in the background, where that is wished for (SV-224)."""
         for wing in self.wings.values():
             if self._auto_recover == "on_open":
-                self.spawn(_recovered(wing), f"recovery of {wing.name}")
+                self._recovering.append(self.spawn(_recovered(wing), f"recovery of {wing.name}"))
+
+    async def recovered(self) -> None:
+        """Waits until what could be taken up again was."""
+        if pending := [task for task in self._recovering if not task.done()]:
+            await asyncio.wait(pending)
 
     def wing_of(self, binding: str) -> Wing | None:
         """The wing whose runs these are."""

@@ -90,11 +90,11 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: the address cannot be had; the text says what to do.
     """
+    if not 0 <= port < 1 << 16:
+        raise ConfigError(f"{port} is no port: choose one with --port")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OverflowError as error:
-        raise ConfigError(f"{port} is no port: choose one with --port") from error
     except OSError as error:
         why = error.strerror or str(error)
         raise ConfigError(

@@ -87,9 +87,13 @@ class ScopedRun:
         parent = None if view.parent is None else await self._scope.run_name(view.parent.run_id)
         return run_view(view, self.ids, self.agent, parent)
 
-    def follow(self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False) -> Follower:
-        """Its facts from a cursor on, then live."""
-        return self._wing.runs.stream(self.key, after, deltas=deltas, through_unknown=through_unknown)
+    def follow(
+        self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False, recent: bool = True
+    ) -> Follower:
+        """Its facts from a cursor on, then live; `recent`: with deltas from before, as far as they are kept."""
+        return self._wing.runs.stream(
+            self.key, after, deltas=deltas, through_unknown=through_unknown, recent=recent
+        )
 
     async def events(self, after: int, limit: int) -> list[Record]:
         """Its facts from the journal."""
@@ -128,6 +132,14 @@ class ScopedRun:
             await self._wing.runs.wait_for_terminal(self.key, timeout=seconds)
         except TimeoutError:
             return
+
+    async def past_recovery(self) -> RunView:
+        """Its view, once the recovery that the server began with is over if it can still change it."""
+        view = await self.view()
+        if view.status == "unknown" and view.outcome is None:
+            await self._scope.house.recovered()
+            view = await self.view()
+        return view
 
     async def recover(self, accept: Accept | None = None) -> dict[str, JSON]:
         """Takes it up again by evidence; its view after it."""

@@ -1,0 +1,143 @@
+"""The server under a real uvicorn on loopback: cuts, leaving, signals (SV-56, SV-57, SV-221, SV-223)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from asgikit import run_input, served
+from pilothouse.conversation.controller import AgentController
+from pilothouse.journal.sqlite import SQLiteJournal
+from pilothouse.server.app import Server
+from pilothouse.server.run import serve_forever
+from pilothouse.server.settings import StreamOptions
+from pilothouse.testing.scripted import Hold, ScriptedProvider
+
+
+class Running:
+    """A server on a free port, until the block ends."""
+
+    def __init__(self, app: Server) -> None:
+        self.app = app
+        self.url = ""
+
+    async def __aenter__(self) -> httpx2.AsyncClient:
+        ready = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(serve_forever(self.app, "127.0.0.1", 0, ready=ready.set_result))
+        await asyncio.wait({self.task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        self.url = ready.result()
+        self.client = httpx2.AsyncClient(base_url=self.url, timeout=30)
+        return self.client
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.client.aclose()
+        if not self.task.done():
+            os.kill(os.getpid(), signal.SIGTERM)
+        await self.task
+
+
+def events_of(lines: list[str]) -> list[dict]:
+    return [json.loads(line[5:]) for line in lines if line.startswith("data:")]
+
+
+async def read_until(lines, text: str) -> list[str]:
+    seen: list[str] = []
+    async for line in lines:
+        seen.append(line)
+        if text in line:
+            return seen
+    raise AssertionError(f"{text!r} never came: {seen[-3:]}")
+
+
+async def test_a_clean_end_and_a_cut_are_different_things_to_a_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """SV-56, SV-57: a finished stream closes cleanly, a cut one breaks off; the server's log says no traceback."""
+    app = served(ScriptedProvider("done", ["half ", Hold()]), streams=StreamOptions(max_duration=0.3))
+    async with Running(app) as client:
+        answer = await client.post("/agui/default", json=run_input("t1", "r1", "hi"))
+        assert events_of(answer.text.splitlines())[-1]["type"] == "RUN_FINISHED"
+        seen: list[str] = []
+        with pytest.raises(httpx2.RemoteProtocolError):
+            async with client.stream("POST", "/agui/default", json=run_input("t2", "r2", "hi")) as stream:
+                async for line in stream.aiter_lines():
+                    seen.append(line)
+        assert events_of(seen)[-1]["name"] == "pilothouse.cut"
+        assert (await client.get("/v1/runs/r2")).json()["status"] == "running"
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_closed_tab_leaves_the_run_and_frees_the_stream() -> None:
+    """SV-60, fixture 148, over a socket."""
+    hold = Hold()
+    app = served(ScriptedProvider(["a", hold, "b"]))
+    async with Running(app) as client:
+        async with client.stream("POST", "/agui/default", json=run_input("t1", "r1", "hi")) as stream:
+            await read_until(stream.aiter_lines(), '"delta":"a"')
+        await app.registry.wait_empty()
+        assert (await client.get("/v1/runs/r1")).json()["status"] == "running"
+        hold.release()
+        assert (await client.get("/v1/runs/r1?wait=10")).json()["status"] == "completed"
+
+
+async def test_a_signal_drains_hands_over_and_the_next_server_goes_on(tmp_path: Path) -> None:
+    """SV-221 … SV-224, fixture 138: cut, text kept, recovered on open; the old cursor goes on there."""
+    path = tmp_path / "chat.db"
+    hold = Hold()
+    async with SQLiteJournal(path) as journal:
+        provider = ScriptedProvider(["first half, ", hold], "whole answer")
+        app = Server({"default": AgentController(provider)}, journal=journal, drain_timeout=0.1)
+        running = Running(app)
+        async with running as client:
+            seen: list[str] = []
+            async with client.stream("POST", "/agui/default", json=run_input("t1", "r1", "hi")) as stream:
+                lines = stream.aiter_lines()
+                seen += await read_until(lines, "first half")
+                os.kill(os.getpid(), signal.SIGTERM)
+                with pytest.raises(httpx2.RemoteProtocolError):
+                    async for line in lines:
+                        seen.append(line)
+            assert "RUN_ERROR" not in "".join(seen)
+            await running.task
+        cursor = [line[4:] for line in seen if line.startswith("id: ")][-1]
+    async with SQLiteJournal(path) as journal:
+        app = Server({"default": AgentController(provider)}, journal=journal, drain_timeout=0.1)
+        async with Running(app) as client:
+            view = (await client.get("/v1/runs/r1?wait=10")).json()
+            assert view["status"] == "completed"
+            rest = await client.post(
+                "/agui/default", json=run_input("t1", "r1", "hi"), headers={"Last-Event-ID": cursor}
+            )
+            events = events_of(rest.text.splitlines())
+            text = "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT")
+            assert text == "whole answer"
+            items = (await client.get("/v1/threads/t1/messages")).json()["items"]
+            assert [item["delivery"]["outcome"] for item in items] == ["success", "interrupted", "success"]
+            assert items[1]["parts"][0]["text"] == "first half, "
+
+
+async def test_a_second_signal_hurries() -> None:
+    """SV-223: what is left of the drain is cut short."""
+    app = served(ScriptedProvider(["a", Hold()]), drain_timeout=3600.0)
+    running = Running(app)
+    async with running as client:
+        async with client.stream("POST", "/agui/default", json=run_input("t1", "r1", "hi")) as stream:
+            lines = stream.aiter_lines()
+            await read_until(lines, '"delta":"a"')
+            os.kill(os.getpid(), signal.SIGTERM)
+            while (await client.get("/readyz")).status_code != 503:
+                pass
+            refused = await client.post("/agui/default", json=run_input("t2", "r2", "hi"))
+            assert refused.json()["code"] == "draining"
+            assert (await client.get("/v1/runs/r1")).json()["status"] == "running"  # views go on
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(httpx2.HTTPError):
+                await read_until(lines, "never")
+        await running.task
