@@ -12,6 +12,8 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Self
 
+import httpx2
+
 ROOT = Path(__file__).parents[1]
 HELD = ROOT / "tests/acceptance/agents/held.py"
 
@@ -65,6 +67,14 @@ class Served:
         if line is not None:
             self.lines.append(line)
         return line
+
+    def wait_saved(self, text: str) -> None:
+        """Waits until a text is in the record: what was told less than `partial_interval` ago need not be (RC-19)."""
+        with httpx2.Client(base_url=f"{self.url}/", timeout=30) as client:
+            while True:
+                for thread in client.get("v1/threads").json()["items"]:
+                    if text in client.get(f"v1/threads/{thread['thread_id']}/messages").text:
+                        return
 
     def kill(self) -> None:
         """SIGKILL, as a crash."""

@@ -80,6 +80,7 @@ def test_a_killed_server_leaves_the_answer_marked_and_a_person_decides(
     send(page, "hold on")
     wait_text(page, "First half.")
     thread = page.url.partition("#")[2]
+    served.wait_saved("First half.")
     served.kill()
     with Served(tmp_path, str(HELD), env=gate.env) as again:
         page.goto(f"{again.url}/#{thread}")
@@ -91,6 +92,7 @@ def test_a_killed_server_leaves_the_answer_marked_and_a_person_decides(
         wait_status(page, "completed")
         send(page, "hold it")
         wait_text(page, "You said hold it. First half.")
+        again.wait_saved("You said hold it. First half.")
         again.kill()
     with Served(tmp_path, str(HELD), env=gate.env) as third:
         page.goto(f"{third.url}/#{thread}")

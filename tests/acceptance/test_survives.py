@@ -61,6 +61,7 @@ def test_an_answer_cut_by_a_crash_is_there_marked_unknown_and_the_next_message_w
     served = Served(tmp_path, str(HELD), env=gate.env).start()
     client = client_for(served)
     ask(client, "t1", "r1", "hold on", until="First half.")
+    served.wait_saved("First half.")
     served.kill()
 
     with Served(tmp_path, str(HELD), env=gate.env) as again:
@@ -95,6 +96,7 @@ def test_a_lost_run_recovers_from_its_facts(tmp_path: Path, gate: Gate, client_f
     """LP-49, RC-54: the model is asked again, the partial stays in the record, the run ends completed."""
     served = Served(tmp_path, str(HELD), env=gate.env).start()
     ask(client_for(served), "t1", "r1", "hold on", until="First half.")
+    served.wait_saved("First half.")
     served.kill()
     with Served(tmp_path, str(HELD), env=gate.env) as again:
         client = client_for(again)
