@@ -32,6 +32,7 @@ class Fake:
     def __init__(self) -> None:
         self.deltas = 0
         self.pause = False
+        self.text = "ok"
 
     async def stream(self, request: ModelRequest, /) -> AsyncIterator[ProviderEvent]:
         yield ResponseStarted()
@@ -48,7 +49,7 @@ class Fake:
                 await asyncio.sleep(0)
             yield TextDelta(0, DELTA)
         if not self.deltas:
-            yield TextDelta(0, "ok")
+            yield TextDelta(0, self.text)
         yield StreamEnd("complete")
 
     async def aclose(self) -> None:
