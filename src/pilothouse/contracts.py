@@ -268,6 +268,14 @@ class RunPort(Protocol):
         """Stores bytes, durable before it returns."""
         ...
 
+    async def get_artifact(self, digest: str) -> bytes:
+        """Bytes that were stored.
+
+        Raises:
+            ArtifactNotFound: none with that digest.
+        """
+        ...
+
 
 @runtime_checkable
 class Runtime(Protocol):

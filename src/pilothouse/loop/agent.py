@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Final, Self, final
 
 from ..clock import SystemClock
@@ -22,7 +23,8 @@ from .plan import Plan, Providers
 from .port import MemoryPort
 from .resume import Log
 from .spending import cost_of
-from .tools import ToolLike, tool_source
+from .spill import reader
+from .tools import ToolLike, ToolSet, tool_source
 from .turn import Step, Turns
 from .work import Work
 
@@ -124,7 +126,7 @@ class AgentLoop:
 
     async def aclose(self) -> None:
         """Ends what the loop itself has started; a given provider stays open. Idempotent."""
-        self._bench.close()
+        await self._bench.close()
 
     @property
     def abandoned(self) -> int:
@@ -159,6 +161,7 @@ class AgentLoop:
         await Turns(work, self._bench).drive(step, answer)
 
     def _work(self, start: Start, port: RunPort) -> Work:
+        self._bench.attach()
         plan = self._plan
         if plan is None or start.spec.options:
             try:
@@ -169,7 +172,9 @@ class AgentLoop:
                 raise StartRefused("config", str(error)) from error
             if not start.spec.options:
                 self._plan = plan
-        return Work(plan, start, port, self._clock)
+        work = Work(plan, start, port, self._clock)
+        work.with_reader = partial(_with_reader, work)
+        return work
 
     async def ask(
         self, prompt: str | Message | Sequence[Message] = (), *, history: Sequence[Message] = ()
@@ -196,6 +201,16 @@ class AgentLoop:
         except StartRefused as refusal:
             raise UsageError(str(refusal)) from refusal
         return _result(port, spec, self.config.model)
+
+
+def _with_reader(work: Work, tools: ToolSet) -> ToolSet:
+    """The tools of a thread that has results which were left out (TL-15)."""
+    if "read_artifact" in tools.names:
+        return tools
+    made = work.reader_sets.get(tools.digest)
+    if made is None:
+        made = work.reader_sets[tools.digest] = ToolSet([*tools, reader(work)])
+    return made
 
 
 def _result(port: MemoryPort, spec: RunSpec, model: Model | None) -> LoopResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
@@ -24,6 +25,8 @@ from .retry import hint_of, may_retry
 from .stream import Gate, Silence, supervise
 from .waiting import sleep
 from .work import Work
+
+logger: Final = logging.getLogger("pilothouse.loop")
 
 ANSWERS: Final = frozenset[StopReason](
     {"complete", "tool_calls", "length", "content_filter", "refusal", "pause_turn"}
@@ -82,6 +85,8 @@ class Asking:
         """What an attempt comes to; None if the request is to be made again."""
         work = self._work
         end, message = _set_right(assembly, work.model)
+        if end.error is not None:
+            assembly.end = end = msgspec.structs.replace(end, error=self._redacted(end.error))
         said = 0 if assembly.usage is not None else message_tokens(message)
         work.spending.settle(work.model, assembly.usage, prepared.estimate, said)
         if end.reason == "cancelled" or work.scope.cancelled:  # LP-42: a stop wins over what became ready
@@ -121,6 +126,17 @@ class Asking:
             self._first_due = silence.first_due  # a pause has moved it
         work.spend(assembly.usage)
         return assembly
+
+    def _redacted(self, error: ErrorInfo) -> ErrorInfo:
+        """What of an error may be recorded (LP-50); a redactor that fails hides everything."""
+        redactor = self._work.plan.config.redactor
+        try:
+            return msgspec.structs.replace(
+                error, message=redactor.text(error.message), native=redactor.json(error.native)
+            )
+        except Exception:
+            logger.exception("the redactor failed: an error is recorded without its words")
+            return msgspec.structs.replace(error, message="", native=None)
 
     def _silence(self) -> Silence:
         """The limits on the provider's silence; where there is none, that of the run is the last net (§3.9)."""

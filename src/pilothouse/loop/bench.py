@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, final
 
 from .approval import Rule
 from .threads import Threads
 from .waiting import Wakeup
+
+logger: Final = logging.getLogger("pilothouse.loop")
 
 MAX_THREADS: Final = 1_000
 """Threads whose remembered approvals are kept."""
@@ -51,12 +55,17 @@ class Bench:
     Attributes:
         deps: what `ToolContext.deps` is.
         abandoned: work that did not end in its grace and still goes on.
+        jobs: work that tools have handed over (TL-17).
     """
 
     def __init__(self, deps: object) -> None:
         self.deps = deps
         self.resources = Resources()
         self.abandoned: set[asyncio.Future[Any]] = set()
+        self.jobs: dict[str, asyncio.Task[Any]] = {}
+        self._jobs_made = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = 0
         self._threads: Threads | None = None
         self._rules: OrderedDict[str, list[Rule]] = OrderedDict()
 
@@ -90,8 +99,40 @@ class Bench:
 
         work.add_done_callback(ended)
 
-    def close(self) -> None:
-        """Lets idle threads end."""
+    def detach(self, work: Coroutine[Any, Any, Any], name: str) -> str:
+        """Runs work as a job of the loop; returns the job's id. From any thread, once a run has begun."""
+        self._jobs_made += 1
+        job = f"job-{self._jobs_made}"
+        loop = self._loop
+        assert loop is not None
+        if threading.get_ident() == self._home:
+            self._start(job, name, work)
+        else:
+            loop.call_soon_threadsafe(self._start, job, name, work)
+        return job
+
+    def _start(self, job: str, name: str, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"{job} {name}")
+        self.jobs[job] = task
+        task.add_done_callback(lambda done: self._ended(job, name, done))
+
+    def _ended(self, job: str, name: str, task: asyncio.Task[Any]) -> None:
+        self.jobs.pop(job, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s (%s) failed", job, name, exc_info=error)
+
+    def attach(self) -> None:
+        """Remembers the event loop that jobs of other threads go to."""
+        if self._loop is None:
+            self._loop, self._home = asyncio.get_running_loop(), threading.get_ident()
+
+    async def close(self) -> None:
+        """Stops the jobs and lets idle threads end."""
+        jobs = list(self.jobs.values())
+        for job in jobs:
+            job.cancel()
+        if jobs:
+            await asyncio.gather(*jobs, return_exceptions=True)
         if self._threads is not None:
             self._threads.close()
             self._threads = None

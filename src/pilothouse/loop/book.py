@@ -73,6 +73,11 @@ class Book:
                 raise Detached from None
             raise
 
+    @property
+    def pending(self) -> bool:
+        """Whether something waits for the next append."""
+        return bool(self._waiting)
+
     def drop_starts(self) -> None:
         """Forgets what waits and would start something: the run is stopping."""
         self._waiting = [entry for entry in self._waiting if _survives(entry, "stopping")]

@@ -25,6 +25,7 @@ from .hooks import (
     ShouldStop,
     TransformContext,
 )
+from .stuck import StuckToolConfig
 
 MIN_WINDOW: Final = 16_384
 """Tokens: a smaller window leaves no room for a conversation."""
@@ -190,6 +191,9 @@ class LoopConfig:
         steering_mode, follow_up_mode: items taken a poll.
         over_window_relief: makes the context smaller when a request does not fit, at most once a response.
         context_window_cap: the owner's window in tokens, used instead of the model's, lower or higher.
+        stuck_tool: supervision of calls that take too long; None is off.
+        spill_above: bytes of a text that stay in the transcript; more becomes an artifact.
+        result_limit: bytes of a result; more is an error.
         tool_misuse_breaker: for calls that are rejected again and again; None is off.
         repetition_breaker: for calls that are made again and again with the same outcome; None is off.
         run_idle_timeout: seconds of silence outside tools, pauses and open requests, where nothing else limits it; 0 is
@@ -227,6 +231,9 @@ class LoopConfig:
     follow_up_mode: Literal["one_at_a_time", "all"] = "one_at_a_time"
     over_window_relief: OverWindowRelief | None = None
     context_window_cap: int | None = None
+    stuck_tool: StuckToolConfig | None = None
+    spill_above: int = 32_768
+    result_limit: int = 67_108_864
     tool_misuse_breaker: ToolMisuseBreaker | None = None
     repetition_breaker: RepetitionBreaker | None = field(default_factory=RepetitionBreaker)
     run_idle_timeout: float = 480.0
@@ -247,6 +254,12 @@ class LoopConfig:
         )
         _check("run_idle_timeout", self.run_idle_timeout, self.run_idle_timeout >= 0, "not negative")
         _check("wire_dump_limit", self.wire_dump_limit, self.wire_dump_limit >= 0, "not negative")
+        _check(
+            "spill_above", self.spill_above, self.spill_above >= 8_192, "at least 8192: both ends are kept"
+        )
+        _check(
+            "result_limit", self.result_limit, self.result_limit >= self.spill_above, "at least spill_above"
+        )
         cap = self.context_window_cap
         _check("context_window_cap", cap, cap is None or cap >= MIN_WINDOW, f"at least {MIN_WINDOW}, or None")
         _check_subscribable(self.steering_notifications)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar, final, overload
 
@@ -13,6 +13,7 @@ from ..contracts import CancelToken
 from ..errors import UsageError
 from ..events import CallProgress
 from ..messages import JSON
+from .answers import Backgrounded
 
 D = TypeVar("D")
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class ToolContext(Generic[D]):
         now: Callable[[], float],
         progress: Progress,
         ask: Callable[[str, type[Any] | None], Awaitable[Any]] | None = None,
+        detach: Callable[[Coroutine[Any, Any, Any], str], str] | None = None,
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
@@ -61,8 +63,10 @@ class ToolContext(Generic[D]):
         self.deadline = deadline
         self.token = Token()
         self._now = now
+        self._began = now()
         self._said = progress
         self._ask = ask
+        self._detach = detach
 
     @property
     def cancelled(self) -> CancelToken:
@@ -106,6 +110,28 @@ class ToolContext(Generic[D]):
             raise UsageError("cannot ask a person from a tool whose effect is not human")
         return await self._ask(prompt, schema)
 
+    def detach(self, work: Coroutine[Any, Any, Any], *, name: str, log: str | None = None) -> Backgrounded:
+        """Hands work over to a job of the loop; return what this returns. The job ends with the loop (TL-17).
+
+        Args:
+            work: goes on after the tool has returned.
+            name: what it is called.
+            log: where its output can be found.
+        """
+        if self._detach is None:
+            work.close()
+            raise UsageError("cannot hand work over: this call has no loop")
+        return Backgrounded(self._detach(work, name), name, log)
+
+    def elapsed(self) -> float:
+        """Seconds since the call was entered."""
+        return self._now() - self._began
+
+    @property
+    def said(self) -> str:
+        """The last progress text."""
+        return self._said.text
+
     def close(self, *, tell: bool) -> None:
         """Ends the context with its call."""
         self._said.close(tell=tell)
@@ -134,7 +160,7 @@ class Progress:
         "_loop",
         "_pending",
         "_tell",
-        "_text",
+        "text",
     )
 
     def __init__(self, call_id: str, tell: Callable[[CallProgress], object]) -> None:
@@ -143,7 +169,7 @@ class Progress:
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._lock = _progress_lock
-        self._text = ""
+        self.text = ""
         self._fraction: float | None = None
         self._details: list[JSON] = []
         self._pending = False
@@ -155,7 +181,7 @@ class Progress:
             if self._closed:
                 return
             if text is not None:
-                self._text = text[:PROGRESS_TEXT]
+                self.text = text[:PROGRESS_TEXT]
             if fraction is not None:
                 self._fraction = min(1.0, max(0.0, float(fraction)))
             if data is not None:
@@ -179,7 +205,7 @@ class Progress:
                 return
             self._pending = False
             details, self._details = tuple(self._details), []
-            said = CallProgress(self._call_id, self._text, self._fraction, details)
+            said = CallProgress(self._call_id, self.text, self._fraction, details)
         self._tell(said)
 
     def close(self, *, tell: bool) -> None:

@@ -73,14 +73,19 @@ def judge_end(how: How, *, asked: str | None, effect: Effect, cancel_safe: bool,
     if how is How.STOPPED:
         return Verdict("cancelled", text or _CANCELLED.format(reason=asked), asked)
     if effect in REPEATABLE or (cancel_safe and how is not How.ABANDONED):
-        if asked == "timeout":
-            return Verdict("failed", _TIMED_OUT, "timeout", "timeout", marks)
+        if (own := _OVER.get(asked)) is not None:
+            return Verdict("failed", f"{own} {text}".strip(), asked, asked, marks)
         return Verdict("cancelled", _CANCELLED.format(reason=asked), asked, None, marks)
-    return Verdict("unknown", _UNKNOWN.format(reason=asked, unknown=UNKNOWN_TEXT), asked, None, marks)
+    story = f"{_UNKNOWN.format(reason=asked, unknown=UNKNOWN_TEXT)} {text}".strip()
+    return Verdict("unknown", story, asked, None, marks)
 
 
 _CANCELLED: Final = "This call was stopped ({reason}) before it had a result."
-_TIMED_OUT: Final = "This call took longer than its time limit and was stopped."
+_OVER: Final = {
+    "timeout": "This call took longer than its time limit and was stopped.",
+    "stuck": "This call was stuck and was stopped.",
+}
+"""Reasons for which a call that may be repeated has failed, rather than been cancelled."""
 _UNKNOWN: Final = "This call was stopped ({reason}) while it ran. {unknown}"
 
 

@@ -9,13 +9,14 @@ in the context they stand in call order, whatever the order in which they ended.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any, Final, final
 
 import msgspec
 
 from ..core.calls import NOT_RUN_TEXT, result_message, text_parts
-from ..events import CallFinished, CallStarted, RequestClosed
+from ..events import CallFinished, CallHeartbeat, CallStarted, Noted, RequestClosed
 from ..messages import UNSET, Message, ToolCall
 from .after import After
 from .asks import Asks
@@ -28,11 +29,14 @@ from .guards import REJECTIONS, Guards
 from .item import Item
 from .past import past_of
 from .running import Running
+from .spill import Spill
+from .stuck import StuckWatch
 from .timers import Alarm
 from .waiting import Wakeup
 from .work import Work
 from .yielding import YieldWatch
 
+logger: Final = logging.getLogger("pilothouse.loop")
 _encode: Final = msgspec.json.Encoder().encode
 
 SHIELD: Final = 5.0
@@ -58,6 +62,7 @@ class Phase:
         self._wakeup = Wakeup()
         self._asks = Asks(work, self._desk, self._checker, bench, self._finish, self._wakeup.ring)
         self._after = After(work, self._checker)
+        self._spill = Spill(work)
         self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
         self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
@@ -307,12 +312,26 @@ class Phase:
             now=work.clock.monotonic,
             progress=Progress(ready.call.call_id, work.port.tell),
             ask=self._asks.asker(ready) if ready.effect == "human" else None,
+            detach=self._bench.detach,
         )
         if self._watch.fired:
             context.yield_token.set("steering")
-        running = Running(ready, item.attempt, context, self._bench, due=due, began=now)
+        watch = self._watch_over(ready, item.attempt, limit, now)
+        running = Running(ready, item.attempt, context, self._bench, due=due, began=now, watch=watch)
         self._running.append(running)
         running.enter(self._wakeup.ring)
+
+    def _watch_over(self, ready: Ready, attempt: int, limit: float | None, now: float) -> StuckWatch | None:
+        config, tool = self._work.plan.config.stuck_tool, ready.tool
+        if config is None or ready.effect == "human" or not tool.supervised or tool.name in config.exclude:
+            return None
+        declared = limit
+        if tool.expected is not None:
+            try:
+                declared = tool.expected(ready.arguments)
+            except Exception:
+                logger.exception("the expected time of tool %s could not be told", tool.name)
+        return StuckWatch(config, ready.effect, attempt, declared, now)
 
     # While they run
 
@@ -329,21 +348,78 @@ class Phase:
         now = self._work.clock.monotonic()
         before, self._running = self._running, []
         ended = [running for running in before if running.ended]
-        for running in before:
-            if running.ended:
-                continue
-            if running.due is None or now < running.due:
-                self._running.append(running)
-            elif running.asked is None:
-                running.ask("timeout", now + self._work.plan.config.cancel_grace)
-                self._running.append(running)
-            else:
-                self._finish(running.abandon())
+        self._running = [running for running in before if not running.ended and not self._over(running, now)]
         for running in ended:
             end = running.result()
-            self._finish(end if not self._after.wants(running, end) else await self._after.of(running, end))
-        if len(self._running) < len(before) and (self._running or self._asks.open):
+            if running.stage is not None and end.outcome != "succeeded":
+                self._note_stage(running)
+                if running.retry:
+                    self._again(running)
+                    continue
+            await self._settle(running, end)
+        if self._work.book.pending and (self._running or self._asks.open):
             await self._save()  # else the last results go with the end of the turn
+
+    def _over(self, running: Running, now: float) -> bool:
+        """Does what is due by time; True if the call was left behind."""
+        if running.watch is not None:
+            self._supervise(running, running.watch, now)
+        if running.over is None or now < running.over:
+            return False
+        if running.asked is None:
+            running.ask("timeout", now + self._work.plan.config.cancel_grace)
+            return False
+        end = running.abandon()
+        self._note_stage(running)
+        if running.retry and running.ready.resource is None:
+            self._again(running)
+        else:  # what it needs stays in use as long as it runs: there is nothing to try again with
+            self._finish(end)
+        return True
+
+    async def _settle(self, running: Running, end: CallFinished) -> None:
+        """The end of a call becomes its result: hook, then small enough for the transcript."""
+        if self._after.wants(running, end):
+            end = await self._after.of(running, end)
+        limit = running.ready.tool.spill_above or self._work.plan.config.spill_above
+        if self._spill.wants(end, limit):
+            end = await self._spill.of(end, limit)
+        self._finish(end)
+
+    def _supervise(self, running: Running, watch: StuckWatch, now: float) -> None:
+        """The stages of a call that takes too long (LP-48)."""
+        config = self._work.plan.config.stuck_tool
+        assert config is not None
+        call_id = running.ready.call.call_id
+        while (action := watch.take(now)) is not None:
+            elapsed_ms = round((now - running.began) * 1000)
+            if action == "heartbeat":
+                self._work.port.tell(CallHeartbeat(call_id, elapsed_ms, running.attempt))
+                continue
+            stage = {"call": call_id, "stage": action, "elapsed_ms": elapsed_ms}
+            if config.mode == "advisory":
+                self._work.book.note(Noted("loop/stuck", {**stage, "advisory": True}))
+            elif action == "yield":
+                running.yielded = True
+                running.ask_to_yield("stuck")
+                self._work.book.note(Noted("loop/stuck", stage))
+            else:
+                running.retry = action == "retry"
+                running.stage = stage
+                running.ask("stuck", now + config.grace)
+                return
+
+    def _note_stage(self, running: Running) -> None:
+        if running.stage is not None:
+            self._work.book.note(Noted("loop/stuck", running.stage))
+
+    def _again(self, running: Running) -> None:
+        """The same call once more, with the same key."""
+        item = Item(self._index(running), running.ready.call, running.ready, running.attempt + 1)
+        self._queue(item)
+
+    def _index(self, running: Running) -> int:
+        return next(at for at, call in enumerate(self._calls) if call.call_id == running.ready.call.call_id)
 
     async def _take_answers(self) -> None:
         if not self._desk and self._work.port.commands.peek("answer") is None:

@@ -16,7 +16,7 @@ from ..contracts import Clock, GatePoint
 from ..core.rules import Refused, Violation, judge
 from ..core.run import HOST, RUNTIME, RunState, apply, fold
 from ..core.settling import event_id_of, expand
-from ..errors import ProtocolViolation, RecordRefused
+from ..errors import ArtifactNotFound, ProtocolViolation, RecordRefused
 from ..events import (
     CommandAnswered,
     CommandReceived,
@@ -245,6 +245,13 @@ class MemoryPort:
         digest = sha256(data).hexdigest()
         self.artifacts[digest] = data
         return ArtifactRef(digest, len(data), media_type, data[:2000].decode(errors="replace"))
+
+    async def get_artifact(self, digest: str) -> bytes:
+        """The bytes again."""
+        try:
+            return self.artifacts[digest]
+        except KeyError:
+            raise ArtifactNotFound(digest) from None
 
     # What a host does
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from ..core.unicode import clean
 from ..messages import JSON, Part, Structured, Text, Value
-from .tools import ToolResult
+from .tools import Backgrounded, ToolResult
 
 NO_OUTPUT: Final = "(no output)"
 MAX_DEPTH: Final = 100
@@ -31,6 +31,7 @@ class Content(NamedTuple):
     parts: tuple[Part, ...]
     is_error: bool = False
     terminate: bool = False
+    backgrounded: bool = False
 
 
 def content_of(value: object) -> Content:
@@ -45,6 +46,8 @@ def content_of(value: object) -> Content:
         return Content(_texts(value))
     if isinstance(value, ToolResult):
         return _own_words(value)
+    if isinstance(value, Backgrounded):
+        return _handed_over(value)
     if isinstance(value, _PARTS):
         return Content(_parts((value,)))
     if isinstance(value, list | tuple) and value and all(isinstance(item, _PARTS) for item in value):
@@ -53,6 +56,13 @@ def content_of(value: object) -> Content:
         return Content(_texts(""))
     data = to_json(value)
     return Content((Text(_spell(data)), Structured(data)))
+
+
+def _handed_over(value: Backgrounded) -> Content:
+    log = f" Its output goes to {value.log}." if value.log else ""
+    text = f"{value.name} goes on in the background as job {value.job}.{log}"
+    data = {"job": value.job, "name": value.name, "log": value.log}
+    return Content((Text(text), Structured(data)), backgrounded=True)
 
 
 def _own_words(result: ToolResult) -> Content:

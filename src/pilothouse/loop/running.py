@@ -11,11 +11,13 @@ from typing import Any, Final, final
 
 from ..core.calls import text_parts
 from ..events import CallFinished
+from ..messages import JSON
 from .bench import Bench
 from .checking import Ready
 from .context import ToolContext, current
 from .ends import How, Verdict, hidden_text, how_of, judge_end, shown_text
 from .results import BadResult, Content, content_of
+from .stuck import StuckWatch
 from .threads import Ended
 
 logger: Final = logging.getLogger("pilothouse.loop")
@@ -30,7 +32,10 @@ class Running:
         attempt: which one of the call.
         asked: why it was asked to end, None while nobody did.
         began: when it was entered.
-        due: moment of the next thing that happens to it by time (its limit, then the end of its grace), or None.
+        watch: its supervision, None where there is none or it was disarmed.
+        yielded: supervision has asked it to hand its work over.
+        retry: it was asked to end so that the same call can be made once more.
+        stage: what is noted of that once it happens.
     """
 
     def __init__(
@@ -42,11 +47,16 @@ class Running:
         *,
         due: float | None,
         began: float,
+        watch: StuckWatch | None = None,
     ) -> None:
         self.ready = ready
         self.attempt = attempt
         self.asked: str | None = None
-        self.due = due
+        self.watch = watch
+        self.yielded = False
+        self.retry = False
+        self.stage: dict[str, JSON] | None = None
+        self._limit = due
         self.began = began
         self._context = context
         self._bench = bench
@@ -68,6 +78,19 @@ class Running:
         self._future.add_done_callback(on_end)
 
     @property
+    def due(self) -> float | None:
+        """The next moment at which something happens to it by time, None if nothing does."""
+        watched = None if self.watch is None else self.watch.due
+        if watched is None or (self._limit is not None and self._limit < watched):
+            return self._limit
+        return watched
+
+    @property
+    def over(self) -> float | None:
+        """When its time limit, or its grace, is over."""
+        return self._limit
+
+    @property
     def ended(self) -> bool:
         """Whether the function has ended."""
         return self._future is not None and self._future.done()
@@ -83,7 +106,8 @@ class Running:
         if self.asked is not None:
             return
         self.asked = reason
-        self.due = grace_until
+        self._limit = grace_until
+        self.watch = None
         self._context.token.set(reason)
         if isinstance(self._future, asyncio.Task):
             self._future.cancel(reason)
@@ -94,7 +118,15 @@ class Running:
         resource = self.ready.resource
         self._bench.abandon(self._future, lambda: self._bench.resources.give_back(resource))
         self._context.close(tell=False)
-        return self._finished(self._judged(How.ABANDONED, ""))
+        return self._finished(self._judged(How.ABANDONED, self._last_words()))
+
+    def _last_words(self) -> str:
+        """What is known of a call that was stuck: which one, how long, what it said last."""
+        if self.asked != "stuck":
+            return ""
+        seconds = round(self._context.elapsed())
+        said = self._context.said
+        return f"{self.ready.tool.name} ran for {seconds} s" + (f"; it said last: {said}" if said else ".")
 
     # Result
 
@@ -140,6 +172,8 @@ class Running:
             marks.append("terminate")
         if self.attempt > 1:
             marks.append("retried")
+        if content.backgrounded:
+            marks.append("backgrounded")
         return CallFinished(
             ready.call.call_id,
             "succeeded",
@@ -156,7 +190,7 @@ class Running:
             reference = os.urandom(4).hex()
             logger.error("tool %s failed (reference %s)", tool.name, reference, exc_info=error)
             text = hidden_text(tool, reference)
-        return self._finished(self._judged(how, text or ""))
+        return self._finished(self._judged(how, text or self._last_words()))
 
     def _judged(self, how: How, text: str) -> Verdict:
         ready = self.ready

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, ove
 from ..core.canonical import digest_of
 from ..errors import ConfigError, ToolDefinitionError
 from ..events import Effect
-from ..messages import JSON, UNSET, Part, ToolSpec, Unset, Value
+from ..messages import JSON, UNSET, ToolSpec, Unset
+from .answers import Backgrounded, NotRun, ToolResult
 from .coercion import Args
 from .context import ToolContext
 from .hooks import CallCheck
@@ -22,22 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 EFFECTS: Final[tuple[Effect, ...]] = ("read", "idempotent", "non_idempotent", "human")
-
-
-class ToolResult(Value):
-    """A result in the tool's own words.
-
-    `terminate` asks to stop asking the model, if every result of the batch says so (LP-6).
-    """
-
-    parts: tuple[Part, ...] = ()
-    structured: JSON = None
-    is_error: bool = False
-    terminate: bool = False
-
-
-class NotRun(Value):
-    """What a tool's `reconcile` says of an attempt that provably did not happen."""
 
 
 Reconcile: TypeAlias = Callable[[str], Awaitable[ToolResult | NotRun | None]]
@@ -67,6 +52,9 @@ class Tool:
         approval: whether a person is asked before each call, True, False, or by the call; None leaves it to the policy.
         terminate: every result of it asks to stop asking the model.
         timeout: seconds for the function; UNSET takes the configuration's, None is no limit.
+        expected: how long a call with these arguments usually takes, in seconds; for supervision.
+        supervised: whether a call that takes too long is supervised (`LoopConfig.stuck_tool`).
+        spill_above: bytes of a text that stay in the transcript; None takes the configuration's.
         cancel_safe: a cancelled call has certainly had no effect.
         expose_errors: exceptions whose text the model may read, besides `ToolError`.
         is_async: whether the function is a coroutine function; others run in a worker thread.
@@ -85,6 +73,9 @@ class Tool:
         approval: bool | Callable[[CallCheck], bool] | None,
         terminate: bool,
         timeout: float | Unset | None,
+        expected: Callable[[Args], float | None] | None,
+        supervised: bool,
+        spill_above: int | None,
         cancel_safe: bool,
         expose_errors: tuple[type[Exception], ...],
         prepare: Callable[[JSON], JSON] | None,
@@ -100,6 +91,9 @@ class Tool:
         self.approval = approval
         self.terminate = terminate
         self.timeout = timeout
+        self.expected = expected
+        self.supervised = supervised
+        self.spill_above = spill_above
         self.cancel_safe = cancel_safe
         self.expose_errors = expose_errors
         self.prepare = prepare
@@ -176,6 +170,9 @@ def tool(
     approval: bool | Callable[[CallCheck], bool] | None = None,
     terminate: bool = False,
     timeout: float | Unset | None = UNSET,
+    expected: Callable[[Args], float | None] | None = None,
+    supervised: bool = True,
+    spill_above: int | None = None,
     cancel_safe: bool = False,
     expose_errors: tuple[type[Exception], ...] = (),
     prepare: Callable[[JSON], JSON] | None = None,
@@ -216,6 +213,9 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "approval": None,
     "terminate": False,
     "timeout": UNSET,
+    "expected": None,
+    "supervised": True,
+    "spill_above": None,
     "cancel_safe": False,
     "expose_errors": (),
     "prepare": None,
@@ -336,3 +336,20 @@ def _remembered(given: ToolLike, made: dict[Any, Tool]) -> Tool:
 
 def _effect_word(made: Tool) -> str:
     return "by arguments" if callable(made.effect) else made.effect
+
+
+__all__ = [
+    "DEFAULTS",
+    "EFFECTS",
+    "Accepting",
+    "Backgrounded",
+    "NotRun",
+    "Reconcile",
+    "Tool",
+    "ToolLike",
+    "ToolResult",
+    "ToolSet",
+    "check_options",
+    "tool",
+    "tool_source",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from hashlib import sha256
 from typing import Final, final
 
@@ -14,7 +14,7 @@ from ..core.breaker import Breakers
 from ..core.calls import CallState
 from ..core.window import Meter
 from ..events import CallFinished
-from ..messages import Message, StopReason, Usage
+from ..messages import ArtifactRef, Message, StopReason, Usage
 from ..records import Start
 from ..responses import ModelSettings
 from .book import Book, Stopped
@@ -45,6 +45,8 @@ class Work:
         batches: how many batches of queued messages were taken, by queue.
         hooks: calls a user's code.
         notes: what the next payload tells the model besides, once.
+        spilled: the thread has results that were left out: a tool is offered that reads them.
+        with_reader, reader_sets: adds that tool to a set, given by whoever makes the work; sets that have it.
         pairing_noted: the model was told of results that are gone.
         system_prompt, settings: as `prepare_next_turn` left them.
         scope, time: the stop, the controller's and the loop's own; the time for work.
@@ -66,6 +68,8 @@ class Work:
         self.meter = Meter()
         self.spending = Spending(plan.limits)
         self.relieved = False
+        self.reader_sets: dict[str, ToolSet] = {}
+        self.with_reader: Callable[[ToolSet], ToolSet] = lambda tools: tools
         self.breakers = Breakers(plan.config.tool_misuse_breaker, plan.config.repetition_breaker)
         self.failed_turns = 0
         self.clock = clock
@@ -87,6 +91,12 @@ class Work:
         self.batches = {"steering": 0, "follow_up": 0}
         self.notes: list[str] = []
         self.pairing_noted = False
+        self.spilled = any(
+            type(part) is ArtifactRef
+            for message in self.context
+            if message.role == "tool"
+            for part in message.parts
+        )
         self.attended: bool = getattr(port, "attended", True)
         self.past_requests: dict[str, Request] = {}
         self.answers: dict[str, Resolution] = {}
@@ -131,6 +141,8 @@ class Work:
         self.turn_usage = None
         self.finished = {}
         self.tools = self.tool_set or self.plan.tools()
+        if self.spilled:
+            self.tools = self.with_reader(self.tools)
 
     def accept(self, message: Message, reason: StopReason) -> None:
         """Takes a response into the context."""

@@ -255,5 +255,9 @@ class Port:
             raise RecordRefused("too_large", f"an artifact of {len(data)} bytes")
         return await self._live.journal.put_blob(data, media_type)
 
+    async def get_artifact(self, digest: str) -> bytes:
+        """Bytes that were stored."""
+        return await self._live.journal.get_blob(digest)
+
 
 __all__ = ["HOST", "Gate", "Inbox", "Pending", "Port", "Scope", "kind_of"]
