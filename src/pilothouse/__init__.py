@@ -6,7 +6,7 @@ Names are loaded at first use, so that importing the package costs next to nothi
     loop, tools    AgentLoop, LoopConfig, tool
     runs           RunController, Run, RunSpec, Command
     journals       MemoryJournal, SQLiteJournal
-    messages       Message, Text, Image, File, Usage, Model
+    messages       Message, Text, Image, File, Attachment, Usage, Model
     outcomes       Completed, Truncated, Incomplete, Cancelled, Failed, Unknown
     errors         PilothouseError, UsageError, ToolError, OutcomeUnknown, …: see pilothouse.errors
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .contracts import Journal as Journal
     from .contracts import Provider as Provider
     from .contracts import Runtime as Runtime
+    from .conversation.attachments import Attachment as Attachment
     from .conversation.controller import AgentController as AgentController
     from .conversation.extras import RunExtras as RunExtras
     from .conversation.reply import Reply as Reply
@@ -64,6 +65,7 @@ _HOMES = {
     "AgentController": "conversation.controller",
     "AgentLoop": "loop.agent",
     "AgentState": "core.lifecycle",
+    "Attachment": "conversation.attachments",
     "Cancelled": "events",
     "Command": "commands",
     "Completed": "events",

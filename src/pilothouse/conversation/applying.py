@@ -1,11 +1,15 @@
 """What a run tells, applied to its conversation: pieces, messages, states, the end (AC §3.2 … §3.5, §3.8).
 
-One `Reading` a send. It is called in the step that publishes an item, and drops everything once its reply is dead.
+One `Reading` a send. It is called in the step that publishes an item. Once its reply is dead it tells nobody anything
+any more; what the run still records of finished messages and results is added to the messages without a word, so that
+they stay what the journal says (AC-65, AC-120).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from ..core.calls import result_message
 from ..core.lifecycle import Input
@@ -14,20 +18,26 @@ from ..events import (
     CallFinished,
     CallStarted,
     Cancelled,
+    CommandReceived,
     Completed,
     ContinuityLost,
     Delta,
     Failed,
     Incomplete,
+    InputReturned,
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
     Outcome,
+    OwnershipTold,
+    RequestClosed,
     RequestOpened,
+    RequestResolved,
     ResponseStream,
     RunAbandoned,
     RunEnded,
     StartRefused,
+    StopRequested,
     TextTold,
     Truncated,
     TurnStarted,
@@ -36,6 +46,7 @@ from ..events import (
 from ..messages import Message
 from ..responses import ErrorInfo
 from ..runs.ring import Item
+from .leftover import Inputs, Leftover
 from .reply import PartialResponse, Reply, ReplyPhase
 from .stage import inserted
 
@@ -52,9 +63,14 @@ class Reading:
         self._reply = reply
         self._held: Message | None = None  # an answer that is final if the run ends now
         self._open = False  # a response is being streamed
+        self._message_id = ""  # of that response
+        self._model: str | None = None
         self._pieces: list[str] = []  # of the response that is being streamed
         self._calls: list[str] = []  # of the last message, in order
         self._error: ErrorInfo | None = None
+        self._asked: set[str] = set()  # open requests
+        self._inputs: Inputs | None = None
+        self._late: list[Message] = []  # recorded after the stop
 
     def __call__(self, item: Item) -> None:
         """Takes an item; an end is noticed also when the reply is dead."""
@@ -63,10 +79,17 @@ class Reading:
                 self._delta(item)
             return
         fact = item.fact  # type: ignore[union-attr]
+        if isinstance(fact, CommandReceived | InputReturned | StopRequested):
+            self._inputs = self._inputs or Inputs(self._reply.id)
+            self._inputs.add(fact)
         if isinstance(fact, RunEnded | RunAbandoned | StartRefused | ContinuityLost):
-            self._ended(fact)
+            self._ended(_outcome(fact))
         elif not self._reply.dead:
             self._fact(fact)
+        elif isinstance(fact, MessageAdded):
+            self._late.append(fact.message)
+        elif isinstance(fact, CallFinished):
+            self._late.append(result_message(fact))
 
     @property
     def reply(self) -> Reply:
@@ -85,10 +108,19 @@ class Reading:
         body = delta.body
         kind = type(body)
         if kind is TextTold:
+            if body.message_id != self._message_id:  # type: ignore[union-attr]
+                self._handed_over(ResponseStream(body.message_id))  # type: ignore[union-attr]
+                if self._reply.dead:  # stopped in a callback
+                    return
             if body.text:  # type: ignore[union-attr]
                 self._stage.piece(self, body.text)  # type: ignore[union-attr]
         elif kind is ResponseStream:
             self._handed_over(body)  # type: ignore[arg-type]
+        elif kind is OwnershipTold:
+            if body.ownership == "elsewhere":  # type: ignore[union-attr]
+                self._ended(Unknown("owner_lost", "another process has taken the run over"))
+        elif self._reply.foreign and not self._reply.handed_over:  # its first delta of any kind (AC-108)
+            self._handed_over(ResponseStream(getattr(body, "message_id", self._reply.id)))
 
     def applied(self, piece: str) -> None:
         """The conversation showed a piece."""
@@ -100,6 +132,8 @@ class Reading:
         self._flush_held()
         self._open = True
         self._pieces = []
+        self._message_id = told.message_id
+        self._model = told.model
         reply.response_id = told.response_id or told.message_id
         reply.phase = ReplyPhase.READING
         self._stage.handed_over(self)
@@ -113,19 +147,46 @@ class Reading:
             case CallStarted():
                 self._reply.phase = ReplyPhase.WORKING
             case RequestOpened():
-                self._reply.phase = ReplyPhase.ASKING
+                self._asks(fact.request.id)
+            case RequestResolved() | RequestClosed():
+                self._answered(fact.request_id)
             case CallFinished():
                 self._result(fact)
             case TurnStarted() | ModelRequested():
                 self._flush_held()
+                self._open, self._pieces = False, []
                 self._reply.phase = ReplyPhase.WAITING
             case ModelAttemptEnded():
                 self._attempt_ended(fact)
             case _:
                 pass
 
+    def _asks(self, request_id: str) -> None:
+        """Somebody is asked: the limit of the whole send stands still (TC-95)."""
+        self._asked.add(request_id)
+        self._reply.phase = ReplyPhase.ASKING
+        if self._reply.deadline is not None:
+            self._reply.deadline.hold("asking")
+
+    def _answered(self, request_id: str) -> None:
+        self._asked.discard(request_id)
+        if not self._asked:
+            self._reply.phase = ReplyPhase.WORKING
+            if self._reply.deadline is not None:
+                self._reply.deadline.go("asking")
+
     def _attempt_ended(self, fact: ModelAttemptEnded) -> None:
         self._error = fact.error
+        reply = self._reply
+        if reply.call is not None:
+            reply.metadata = reply.call.metadata
+            if fact.end != "answered":
+                reply.signal.set(fact.error.kind if fact.error is not None else fact.end)
+        else:
+            told = {"model": self._model, "usage": fact.usage}
+            reply.metadata = {
+                name: msgspec.to_builtins(item) for name, item in told.items() if item is not None
+            }
         if fact.end == "answered":
             self._open = False
             self._stage.response_ended(self)
@@ -137,11 +198,28 @@ class Reading:
         if message.role != "assistant":
             self._append(message)
             return
+        self._show_untold(message)
+        if self._reply.dead:
+            self._late.append(message)
+            return
         self._calls = [f"result:{call.call_id}" for call in message.tool_calls]
         if self._calls:
             self._append(message)
         else:
             self._held = message
+
+    def _show_untold(self, message: Message) -> None:
+        """A runtime may give a message whole, or the rest of one: all text of a send is told (AC-102, AC-108)."""
+        if not self._reply.foreign:
+            return
+        if message.id != self._message_id:
+            self._handed_over(ResponseStream(message.id))
+        self._stage.response_ended(self)
+        told = "".join(self._pieces)
+        if message.text.startswith(told) and len(message.text) > len(told) and not self._reply.dead:
+            self._stage.piece(self, message.text[len(told) :])
+            self._stage.response_ended(self)
+        self._open = False
 
     def _flush_held(self) -> None:
         """A held answer was not the last one: it enters the conversation, and the live text is emptied (AC-89)."""
@@ -165,17 +243,40 @@ class Reading:
 
     # The end
 
-    def _ended(self, fact: RunEnded | RunAbandoned | StartRefused | ContinuityLost) -> None:
+    def _ended(self, outcome: Outcome) -> None:
         reply = self._reply
-        if not reply.dead:
-            outcome = _outcome(fact)
+        if reply.dead:
+            self._settle_late()
+        else:
             held, self._held = self._held, None
             if held is not None:
                 reply.messages += (held,)
             error = self._exception(outcome)
+            if error is not None:
+                reply.signal.set(getattr(outcome, "kind", "unknown"))
             self._stage.settle(self, outcome, held, error)
-            self._sender.settled()
+        self._sender.settled(self)
         self._sender.run_over(reply)
+
+    def _settle_late(self) -> None:
+        """What became durable in spite of the stop belongs to the path: it enters without a word."""
+        if self._held is not None:
+            self._late.insert(0, self._held)
+        reply = self._reply
+        for message in self._late:
+            if message.role == "assistant":
+                self._calls = [f"result:{call.call_id}" for call in message.tool_calls]
+                reply.partial = None
+            later = (
+                set(self._calls[self._calls.index(message.id) + 1 :]) if message.id in self._calls else set()
+            )
+            reply.messages = inserted(reply.messages, message, later)
+            if self._sender.thread.id == reply.thread_id:
+                self._stage.insert_quietly(message, later)
+
+    def leftover(self) -> tuple[Leftover, ...]:
+        """Inputs that the run returned at its end although nobody stopped it (AC-132)."""
+        return () if self._inputs is None else self._inputs.left()
 
     def _exception(self, outcome: Outcome) -> Exception | None:
         """What `on_error` is given: the provider's own exception where there is one."""
@@ -183,19 +284,22 @@ class Reading:
             return StreamEndedEarly(f"nobody knows how the response ended: {outcome.reason or outcome.cause}")
         if not isinstance(outcome, Failed):
             return None
-        raised = self._sender.raised(self._reply)
-        if raised is not None:
-            return raised
+        call = self._reply.call
+        timed_out = outcome.kind in ("send_timeout", "idle_timeout")
+        if call is not None and call.raised is not None and not timed_out:
+            return call.raised
         info = self._error
         if info is None or info.kind != outcome.kind:
             info = ErrorInfo(outcome.kind, outcome.message, outcome.code)  # type: ignore[arg-type]
         text = outcome.message or info.message or outcome.kind
-        count = len("".join(self._pieces))
+        options = self._reply.options
         match outcome.kind:
             case "send_timeout":
-                return SendTimeout(text, info)
+                return SendTimeout(f"no response within {options['send_timeout']:g} s", info)
             case "idle_timeout":
-                return StreamIdleTimeout(f"{text} after {count} characters", info)
+                count = sum(map(len, self._pieces))
+                limit = options["stream_idle_timeout"]
+                return StreamIdleTimeout(f"stream silent for {limit:g} s after {count} characters", info)
             case _:
                 return ProviderError(text, info)
 

@@ -7,33 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
-from typing import Any, Self, Unpack, final
+from typing import Any, Final, Self, Unpack, cast, final
 
 import msgspec
 
 from ..clock import SystemClock
 from ..contracts import Clock, Host, Journal, Provider, Runtime
 from ..core.lifecycle import AgentState, Input
-from ..core.transcript import last_exchange
-from ..errors import InvalidTarget, NothingToDo, RunUnknown, UsageError
+from ..errors import UsageError
 from ..loop.agent import AgentLoop
 from ..loop.config import LoopConfig, RetryPolicy
 from ..messages import InputPart, Media, Message
-from ..records import Parent
 from ..runs.controller import RunController, random_id
+from .aims import Regenerate, Retry
+from .attachments import parts_of
 from .extras import RunExtras
-from .forms import TextProvider, kind_of
+from .forms import TextProvider, TextRuntime, kind_of
 from .options import DEFAULTS, AgentOptions, BusyPolicy, merged
+from .order import Order
 from .reply import PartialResponse, Reply
-from .sending import Sender, parts_of
+from .sending import Sender
+from .setup import Setup
 from .stage import Stage
-from .switchboard import Line, Switchboard
+from .switchboard import Line
+from .view import ConversationView, partial_view, without_bytes
+from .waiting import within
+from .watch import Watched
 
 logger = logging.getLogger("pilothouse.conversation")
 
-_EMPTY = RunExtras()
+_EMPTY: Final = RunExtras()
+
+_ONE_ATTEMPT: Final = LoopConfig(retry=RetryPolicy(attempts=1), max_empty_retries=0)
+"""Of a text form nothing is asked again: neither a failure nor an empty answer (AC-100)."""
 
 
 @final
@@ -62,31 +72,23 @@ class AgentController:
         new_id: Callable[[], str] | None = None,
         **options: Unpack[AgentOptions],
     ) -> None:
-        self._options = merged(DEFAULTS, options)
         self._tools = tuple(tools)
         self._config = config
-        self._journal = journal
-        self._clock = clock or SystemClock()
-        self._new_id = new_id or random_id
         self._provider = provider
-        self._line = self._line_for(provider)
-        self._runs: RunController | None = None
-        self._own_runs = True
+        clock = clock or SystemClock()
+        setup = self._setup = Setup(
+            merged(DEFAULTS, options),
+            Line(self._runtime_of(provider, clock)),
+            journal=journal,
+            clock=clock,
+            new_id=new_id or random_id,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stage = Stage(
-            lambda: self._options, host, lambda run_id, points: self.runs.gate(run_id, shut=points)
-        )
-        self._sender = Sender(
-            self._stage,
-            self._line,
-            options=lambda: self._options,
-            runs=lambda: self.runs,
-            clock=self._clock,
-            new_id=self._new_id,
-            thread_id=thread_id,
-        )
+        self._closing: asyncio.Future[None] | None = None
+        self._stage = Stage(lambda: setup.options, host, setup.gate)
+        self._sender = Sender(self._stage, setup, thread_id)
 
-    def _line_for(self, provider: object) -> Line:
+    def _runtime_of(self, provider: object, clock: Clock) -> Runtime:
         """What drives sends over this provider.
 
         Raises:
@@ -94,19 +96,30 @@ class AgentController:
             UsageError: tools with something that cannot call them.
         """
         kind = kind_of(provider)
+        if kind == "provider":
+            return AgentLoop(cast("Provider", provider), tools=self._tools, config=self._config, clock=clock)
         if kind == "runtime":
             if self._tools:
                 raise UsageError("tools belong to a Provider: a Runtime brings its own")
-            assert isinstance(provider, Runtime)
-            return Line(provider)
-        if kind == "provider":
-            assert isinstance(provider, Provider)
-            return Line(AgentLoop(provider, tools=self._tools, config=self._config, clock=self._clock))
+            if isinstance(provider, AgentLoop):  # it keeps the limits itself, as it reads
+                return provider
+            return Watched(cast("Runtime", provider), clock)
         if self._tools:
             raise UsageError("a text-only provider cannot call tools: use a Provider")
-        config = LoopConfig(retry=RetryPolicy(attempts=1), max_empty_retries=0)
-        form = TextProvider(provider, kind)
-        return Line(AgentLoop(form, config=config, clock=self._clock), form)
+        return TextRuntime(AgentLoop(TextProvider(provider, kind), config=_ONE_ATTEMPT, clock=clock))
+
+    def __del__(self) -> None:
+        """A conversation that nobody can reach any more stops, and says so (AC-87)."""
+        stage = getattr(self, "_stage", None)
+        if stage is None or stage.reply is None or self._loop is None or self._loop.is_closed():
+            return
+        warnings.warn(
+            f"conversation {self.thread_id} was collected with a live send: use `async with`",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
+        self._loop.call_soon_threadsafe(self._sender.abandoned)
 
     # Reading
 
@@ -162,13 +175,13 @@ class AgentController:
 
     @property
     def error(self) -> BaseException | None:
-        """Set exactly while the state is ERROR."""
+        """Set exactly while the state is `error`."""
         return self._stage.error
 
     @property
     def thread_id(self) -> str:
         """The conversation's name in the journal."""
-        return self._sender.thread_id
+        return self._sender.thread.id
 
     @property
     def provider(self) -> object:
@@ -178,36 +191,47 @@ class AgentController:
     @property
     def options(self) -> Mapping[str, object]:
         """A sanitized copy; a disabled timeout reads `math.inf`."""
-        return MappingProxyType(dict(self._options))
+        return MappingProxyType({**self._setup.options, "params": deepcopy(self._setup.options["params"])})
 
     @property
     def journal(self) -> Journal | None:
         """The store that was given; None where runs are kept in memory."""
-        return self._journal
+        return self._setup.journal
 
     @property
     def runs(self) -> RunController:
         """The run controller underneath, made at first use."""
-        if self._runs is None:
-            line = self._line
-            self._runs = RunController(
-                Switchboard(lambda: line.runtime),
-                journal=self._journal,
-                clock=self._clock,
-                new_id=self._new_id,
-            )
-            self._connect()
-        return self._runs
+        if self._setup.made is None:
+            self._setup.connect(self.thread_id)
+        return self._setup.runs
 
     @property
     def runtime(self) -> Runtime:
         """What drives sends that begin now."""
-        return self._line.runtime
+        return self._setup.line.runtime
 
-    def _connect(self) -> None:
-        """Tells the shared run controller which runtime serves this thread."""
-        if self._runs is not None and isinstance(self._runs.runtime, Switchboard):
-            self._runs.runtime.connect(self.thread_id, self._line)
+    @property
+    def undelivered(self) -> tuple[Message, ...]:
+        """Steering that the last run did not take; the next send gets it (AC-132)."""
+        return tuple([item.message for item in self._sender.thread.leftover])
+
+    def view(self) -> ConversationView:
+        """Everything that an interface draws, at one moment."""
+        stage, live = self._stage, self._stage.reply
+        error = stage.error
+        return ConversationView(
+            stage.state,
+            self.thread_id,
+            without_bytes(stage.messages),
+            stage.live_text,
+            stage.pause_requested,
+            None if live is None else live.id,
+            None if live is None else live.phase,
+            None if error is None else f"{type(error).__name__}: {error}",
+            partial_view(self.partial),
+            self.undelivered,
+            sum(int(getattr(self.runtime, name, 0)) for name in ("abandoned", "orphans")),
+        )
 
     # Sending
 
@@ -231,31 +255,18 @@ class AgentController:
             RunConflict, TypeError: nothing was changed. ThreadConflict, JournalError: no run was made.
         """
         self._bind("send")
-        extras = extras or _EMPTY
-        sender = self._sender
+        sender, extras = self._sender, extras or _EMPTY
         await sender.check_open("send")
-        parts = parts_of(content, attachments)
-        fingerprint = msgspec.json.encode((parts, extras.parent))
-        if (known := await sender.known(id, fingerprint)) is not None:
-            return known
-        if (over := await sender.turn(id, when_busy)) is not None:
-            return over
-        sender.guard(parts)
-        message = None if parts is None else Message(extras.message_id or self._new_id(), "user", parts)
-        parent = extras.parent or (None if sender.head is None else Parent(sender.head))
-        keep = self.messages if extras.parent is None else await self._path(extras.parent)
-        return await sender.send(sender.make(id, fingerprint), message, parent, extras, keep)
-
-    async def _path(self, parent: Parent) -> tuple[Message, ...]:
-        """The messages up to a parent that is not the head (an edit, a branch)."""
-        path = await self.runs.history(parent.run_id)
-        found: list[Message] = []
-        for entry in path:
-            if entry.complete:
-                found.append(entry.message)
-            if entry.message.id == parent.keep_through:
-                break
-        return tuple(found)
+        if sender.uses(id):
+            given = Order(parts_of(content, attachments), extras)
+            if (known := await sender.known(id, given.fingerprint)) is not None:
+                return known
+        policy = when_busy or self._setup.options["when_busy"]
+        if sender.busy and (policy == "raise" or content is None):
+            raise sender.busy_error("send")
+        order = Order(parts_of(content, attachments), extras, extras.parent)
+        self._connect()
+        return await sender.submit(order, id, policy)
 
     async def retry(self, *, id: str | None = None, extras: RunExtras | None = None) -> Reply:
         """Goes on from the last committed exchange of the last send, if that did not complete (AC-50).
@@ -266,24 +277,7 @@ class AgentController:
             NothingToDo: the last send completed, or there is none.
         """
         self._bind("retry")
-        sender, runs = self._sender, self.runs
-        await sender.check_free("retry", id)
-        head = sender.head
-        if head is None:
-            raise NothingToDo("cannot retry: there is no send to retry")
-        view = await runs.inspect(head)
-        lost = view.status == "unknown" and view.outcome is None
-        if view.status in ("completed", "truncated") or (view.outcome is None and not lost):
-            raise NothingToDo(f"cannot retry: the last send is {view.status}")
-        path = await runs.history(head)
-        keep_through = last_exchange(path)
-        if keep_through is None:
-            raise NothingToDo("cannot retry: no message wants an answer")
-        reply = sender.make(id, b"retry")
-        if lost:
-            await runs.abandon(head, f"retried as {reply.id}")
-        parent = Parent(head, keep_through)
-        return await sender.send(reply, None, parent, extras or _EMPTY, await self._path(parent))
+        return await self._again(Retry(self._sender), id, extras)
 
     async def regenerate(
         self, message_id: str, *, id: str | None = None, extras: RunExtras | None = None
@@ -296,23 +290,19 @@ class AgentController:
             InvalidTarget: no such assistant message, or no user message before it.
         """
         self._bind("regenerate")
-        sender = self._sender
-        await sender.check_free("regenerate", id)
-        at = next((n for n, message in enumerate(self.messages) if message.id == message_id), -1)
-        if at < 0 or self.messages[at].role != "assistant" or sender.head is None:
-            raise InvalidTarget(f"cannot regenerate {message_id!r}: no assistant message that a run made")
-        while at >= 0 and self.messages[at].role != "user":
-            at -= 1
-        if at < 0:
-            raise InvalidTarget(f"cannot regenerate {message_id!r}: no user message stands before it")
-        user = self.messages[at]
-        owner = sender.head
-        for entry in await self.runs.history(sender.head):
-            if entry.message.id == user.id and entry.seq:
-                owner = entry.run_id
-        reply = sender.make(id, message_id.encode())
-        keep = self.messages[: at + 1]
-        return await sender.send(reply, None, Parent(owner, user.id), extras or _EMPTY, keep)
+        return await self._again(Regenerate(self._sender, message_id), id, extras)
+
+    async def _again(self, aim: Retry | Regenerate, reply_id: str | None, extras: RunExtras | None) -> Reply:
+        sender, extras = self._sender, extras or _EMPTY
+        await sender.check_open(aim.action)
+        if (known := await sender.known(reply_id, aim.fingerprint)) is not None:
+            return known
+        self._connect()
+        return await sender.again(aim, reply_id, extras)
+
+    def _connect(self) -> None:
+        if self._setup.made is None:
+            self._setup.connect(self.thread_id)
 
     # Pause, resume, abort, reset, replace
 
@@ -333,11 +323,15 @@ class AgentController:
         True if it stopped a send. In `error` it only returns to idle.
         """
         self._check_thread("abort")
+        return self._abort("aborted")
+
+    def _abort(self, reason: str) -> bool:
         stage = self._stage
         if stage.reply is not None:
-            return self._sender.abort(stage.reply)
+            return self._sender.abort(stage.reply, reason)
         if stage.change(Input.ABORT):
             stage.error = None
+            stage.silence_last()
             stage.tell_state()
             stage.tell()
         return False
@@ -346,13 +340,15 @@ class AgentController:
         """Aborts, clears the messages, and returns to idle; nothing is deleted from a journal."""
         self._check_thread("reset")
         stage = self._stage
+        stage.silence_last()
         if stage.reply is not None:
             self._sender.stop(stage.reply, "reset")
         elif stage.change(Input.RESET):
             stage.tell_state()
-        self._replace(())
         stage.forget_text()
         stage.error = None
+        self._replace(())
+        self._sender.settled_way()
         stage.tell()
 
     def set_messages(self, messages: Iterable[Message | Mapping[str, Any]]) -> None:
@@ -364,11 +360,11 @@ class AgentController:
         """
         self._check_thread("set_messages")
         if self.is_busy:
-            raise self._sender.busy("set messages")
+            raise self._sender.busy_error("set messages")
         found = tuple([_message(index, item) for index, item in enumerate(messages)])
         if len({message.id for message in found}) != len(found):
             raise ValueError("message ids must be unique")
-        if len(found) > self._options["max_messages"]:
+        if len(found) > self._setup.options["max_messages"]:
             logger.warning("%d messages exceed max_messages", len(found))
         self._replace(found)
         self._stage.tell()
@@ -376,8 +372,8 @@ class AgentController:
     def _replace(self, messages: tuple[Message, ...]) -> None:
         self._stage.clear(messages)
         self._stage.tell_messages()
-        if self._sender.begin_thread(messages):
-            self._connect()
+        if self._sender.thread.begin(messages) and self._setup.made is not None:
+            self._setup.connect(self.thread_id)
 
     def set_provider(self, provider: object) -> None:
         """Swaps the provider for sends that begin from now on; a live send is aborted, with a warning.
@@ -386,12 +382,12 @@ class AgentController:
             TypeError, UsageError: it is not acceptable; nothing was changed.
         """
         self._check_thread("set_provider")
-        fresh = self._line_for(provider)
+        runtime = self._runtime_of(provider, self._setup.clock)
         if not self._stage.is_in(AgentState.IDLE, AgentState.COMPLETE):
             logger.warning("set_provider while %s: aborting", self.state.value)
-            self.abort()
+            self._abort("set_provider")
         self._provider = provider
-        self._line.runtime, self._line.form = fresh.runtime, fresh.form
+        self._setup.line.runtime = runtime
 
     def update_options(self, **changes: Unpack[AgentOptions]) -> None:
         """Merges options, all or nothing; callbacks serve at once, the rest from the next send.
@@ -400,7 +396,7 @@ class AgentController:
             ConfigError: naming the option and the value.
         """
         self._check_thread("update_options")
-        self._options = merged(self._options, changes)
+        self._setup.options = merged(self._setup.options, changes)
 
     def subscribe(self, observer: object) -> Callable[[], None]:
         """Adds an object with some of the six `on_*` methods; the returned function removes it.
@@ -408,28 +404,30 @@ class AgentController:
         Raises:
             TypeError: it has none of them.
         """
+        self._check_thread("subscribe")
         return self._stage.notifier.subscribe(observer)
 
     # Threads, opening, closing
 
     def sibling(self, thread_id: str | None = None) -> AgentController:
         """A controller for another thread with the same configuration and the same `runs` (AC-131)."""
+        setup = self._setup
         options: dict[str, Any] = {
-            name: value for name, value in self._options.items() if not name.startswith("on_")
+            name: value for name, value in setup.options.items() if not name.startswith("on_")
         }
         twin = AgentController(
             self._provider,
             tools=self._tools,
             config=self._config,
-            journal=self._journal,
+            journal=setup.journal,
             thread_id=thread_id,
-            clock=self._clock,
-            new_id=self._new_id,
+            clock=setup.clock,
+            new_id=setup.new_id,
             **options,
         )
-        twin._line.runtime, twin._line.form = self._line.runtime, self._line.form
-        twin._runs, twin._own_runs = self.runs, False
-        twin._connect()
+        twin._setup.line.runtime = setup.line.runtime
+        twin._setup.share(self.runs)
+        twin._setup.connect(twin.thread_id)
         return twin
 
     def adopt(self, runs: RunController, thread_id: str) -> None:
@@ -438,17 +436,17 @@ class AgentController:
         Raises:
             UsageError: the conversation has been used.
         """
-        if self._runs is not None or self.messages:
-            raise UsageError("cannot adopt a run controller after first use")
-        self._runs, self._own_runs = runs, False
         sender = self._sender
-        sender.thread_id, sender.fresh, sender.opened = thread_id, False, False
-        self._connect()
+        if self._setup.made is not None or self.messages or self._loop is not None or sender.closed:
+            raise UsageError("cannot adopt a run controller after first use")
+        sender.thread.id, sender.thread.fresh, sender.thread.opened = thread_id, False, False
+        self._setup.share(runs)
+        self._setup.connect(thread_id)
 
     def joined(self, runs: RunController, thread_id: str | None = None) -> AgentController:
         """As `sibling`, over a run controller that a surface made for all its threads."""
-        if self._runs is None:
-            self._runs, self._own_runs = runs, False
+        if self._setup.made is None:
+            self._setup.share(runs)
         return self.sibling(thread_id)
 
     async def open(self) -> Self:
@@ -457,20 +455,11 @@ class AgentController:
         The state is then `idle`, or `error` where nobody knows how the last run ended.
         """
         self._bind("open")
-        sender, stage = self._sender, self._stage
-        if sender.opened:
-            return self
-        head = await self.runs.thread_head(self.thread_id)
-        if head is not None:
-            path = await self.runs.history(head)
-            view = await self.runs.inspect(head)
-            stage.messages = tuple([entry.message for entry in path if entry.complete])
-            sender.head, sender.fresh = head, False
-            if view.status == "unknown" and view.outcome is None:
-                stage.state = AgentState.ERROR
-                stage.error = RunUnknown(head, view.unknown.cause if view.unknown else "")
-        sender.opened = True
-        stage.tell()
+        sender = self._sender
+        if not sender.closed and not sender.thread.fresh and not self.is_busy:
+            self._connect()
+            await sender.thread.load(sender, self._stage)
+        sender.thread.opened = True
         return self
 
     async def __aenter__(self) -> Self:
@@ -486,10 +475,27 @@ class AgentController:
 
         It closes what it made, never a given provider, journal or host.
         """
-        await self._sender.aclose()
-        await self._stage.notifier.join()
-        if self._runs is not None and self._own_runs:
-            await self._runs.aclose(timeout=min(self._sender.close_timeout, 10.0))
+        if self._closing is not None:
+            if not self._closing.done():
+                await asyncio.shield(self._closing)
+            return
+        self._closing = asyncio.get_running_loop().create_future()
+        try:
+            await self._close(self._sender.close_timeout)
+        finally:
+            self._closing.set_result(None)
+
+    async def _close(self, limit: float) -> None:
+        setup, notifier = self._setup, self._stage.notifier
+        until = setup.clock.monotonic() + limit
+        await self._sender.aclose(limit)
+        if notifier.waiting and not await within(
+            until - setup.clock.monotonic(), notifier.join(), setup.clock
+        ):
+            logger.warning("async callbacks did not end within close_timeout")
+            notifier.cancel()
+        if setup.made is not None and not setup.given:
+            await setup.made.aclose(timeout=min(max(until - setup.clock.monotonic(), 0.1), 10.0))
 
     def _bind(self, action: str) -> None:
         """One event loop owns a conversation, the first that uses it (AC-121)."""

@@ -29,8 +29,13 @@ class _Later(NamedTuple):
     waiting: Awaitable[object]
 
     def joins(self, fresh: _Later) -> bool:
-        """Whether two neighbours are pieces of one text for one callback."""
-        return self.name == fresh.name == "on_response_chunk" and self.callback == fresh.callback
+        """Whether two neighbours are pieces of one send's text for one callback that has not begun."""
+        return (
+            self.name == fresh.name == "on_response_chunk"
+            and self.callback == fresh.callback
+            and self.fence == fresh.fence
+            and inspect.iscoroutinefunction(fresh.callback)
+        )
 
     def drop(self) -> None:
         """It will not be awaited."""
@@ -87,6 +92,15 @@ class Notifier:
         """Queues a notification; it is dropped if `fence()` is False when its turn comes (AC-65)."""
         self._queue.append((name, args, fence))
 
+    @property
+    def draining(self) -> bool:
+        """Whether a callback is being called at this moment."""
+        return self._draining
+
+    def then(self, action: Callable[[], object]) -> None:
+        """Queues something to be done, behind what is to be told before it."""
+        self._queue.append(("", (action,), None))
+
     def drain(self) -> None:
         """Delivers what is queued, unless an outer call is doing so."""
         if self._draining:
@@ -95,7 +109,9 @@ class Notifier:
         try:
             while self._queue:
                 name, args, fence = self._queue.popleft()
-                if fence is None or fence():
+                if not name:
+                    args[0]()
+                elif fence is None or fence():
                     self._deliver(name, args, fence)
         finally:
             self._draining = False
@@ -104,7 +120,7 @@ class Notifier:
         option = self._option(name)
         if option is not None:
             self._call(option, name, args, fence)
-        for observer in self._observers:
+        for observer in tuple(self._observers) if self._observers else ():
             callback = getattr(observer, name, None)
             if callback is not None and (fence is None or fence()):
                 self._call(callback, name, args, fence)
@@ -115,7 +131,7 @@ class Notifier:
         try:
             result = callback(*args)
         except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
-            self._failed(error, name)
+            self.failed(error, name)
             return
         if result is not None and inspect.isawaitable(result):
             self._put_later(_Later(name, callback, args, fence, result))
@@ -142,9 +158,9 @@ class Notifier:
             try:
                 await due.waiting
             except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
-                self._failed(error, due.name)
+                self.failed(error, due.name)
 
-    def _failed(self, error: Exception, name: str) -> None:
+    def failed(self, error: Exception, name: str) -> None:
         """Logged and handed on; an error in the error callback is only logged (AC-66)."""
         logger.error("callback %s failed", name, exc_info=error)
         told = self._option("on_callback_error")
@@ -153,6 +169,11 @@ class Notifier:
                 told(error, name)
             except Exception:
                 logger.exception("on_callback_error failed")
+
+    @property
+    def waiting(self) -> bool:
+        """Whether async callbacks are due or running, other than the one that asks."""
+        return self._task is not None and not self._task.done() and self._task is not asyncio.current_task()
 
     async def join(self) -> None:
         """Waits until the async callbacks that are due have run."""

@@ -41,7 +41,9 @@ class AgentOptions(TypedDict, total=False):
     pause_buffer: int | None
     close_timeout: Seconds
     reply_timeout: Seconds
+    hook_timeout: Seconds
     when_busy: BusyPolicy
+    queue_limit: int
     on_response_start: Callable[[str], object] | None
     on_response_chunk: Callable[[str, str], object] | None
     on_response_complete: Callable[[Message], object] | None
@@ -65,6 +67,7 @@ _TIMES: Final = {
     "stream_idle_timeout": 60.0,
     "close_timeout": 5.0,
     "reply_timeout": inf,
+    "hook_timeout": 30.0,
 }
 _COUNTS: Final = {"max_message_length": 100_000, "max_messages": 200, "max_attachment_bytes": 20_000_000}
 
@@ -77,6 +80,7 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
         **_COUNTS,
         "pause_buffer": 1_000_000,
         "when_busy": "raise",
+        "queue_limit": 16,
         **dict.fromkeys(CALLBACKS),
         "on_callback_error": None,
     }
@@ -100,10 +104,12 @@ def seconds(name: str, value: object) -> float:
     except OverflowError:
         return LONGEST_S if value > 0 else inf  # type: ignore[operator]
     except (TypeError, ValueError):
-        logger.warning("%s must be a number of seconds: keeping %s", name, default)
+        logger.warning(
+            "%s must be a number of seconds, got %s: keeping %s", name, type(value).__name__, default
+        )
         return default
     if isnan(number):
-        logger.warning("%s is NaN: keeping %s", name, default)
+        logger.warning("%s is NaN (%s): keeping %s", name, type(value).__name__, default)
         return default
     if number <= 0 or number == inf:
         return inf
@@ -139,6 +145,8 @@ def _one(name: str, value: Any) -> Any:
         return _count(name, value, 1)
     if name == "pause_buffer":
         return _count(name, value, 0, bounded=True)
+    if name == "queue_limit":
+        return _count(name, value, 1, bounded=True)
     if name == "params":
         return _params(value)
     if name == "model":

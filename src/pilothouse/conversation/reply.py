@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, final
@@ -13,7 +13,9 @@ from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete
 from ..events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
 from ..messages import JSON, Message
 from ..runs.handle import Run
+from .deadline import Deadline
 from .extras import Refused
+from .forms import Call
 
 if TYPE_CHECKING:
     from .sending import Sender
@@ -56,6 +58,8 @@ class Reply:
         run: after the commit: steer, follow_up, answer, approve, …
         user_message: the message being answered.
         committed: whether the user message is part of the conversation.
+        response_id: of the model response read last, the provider's own where it tells one.
+        metadata: of the last model response, as far as known.
         messages: finished messages that this send added after the user message.
         outcome: None while it runs; `Refused` where it ended before its commit.
     """
@@ -75,16 +79,27 @@ class Reply:
         self.outcome: Outcome | Refused | None = None
         self.error: BaseException | None = None
         self.signal = Token()
+        self.call: Call | None = None  # of a text form
+        self.foreign = False  # its runtime is not our loop
+        self.given = False  # its id was chosen by the caller
+        self.options: Mapping[str, Any] = {}  # as they were when the send began
+        self.deadline: Deadline | None = None
+        self.unobserve: Callable[[], None] | None = None
+        self.expired = False  # its deadline is over
+        self.registering = False  # its registration is being written: that is not undone
+        self.awaited = 1  # calls of `send()` that wait for it
+        self.over = False  # nothing more will be recorded of it
         self._stopped = False
         self.dead = False  # stopped, replaced or ended: late events of it change nothing (AC-120)
         self.fingerprint: Any = None
-        self._pieces: list[str] = []
+        self._pieces: list[str] | None = []  # None once the text is whole
         self._text: str | None = ""
         self._readers: list[asyncio.Future[None]] = []
         self._commits: list[asyncio.Future[None]] = []
         self._handed: list[asyncio.Future[None]] = []
         self.handed_over = False
         self._ends: list[asyncio.Future[None]] = []
+        self._overs: list[asyncio.Future[None]] = []
         self._closes: list[asyncio.Future[None]] = []
         self.closed = False
 
@@ -104,7 +119,7 @@ class Reply:
     def text(self) -> str:
         """All text of this send that was applied so far."""
         if self._text is None:
-            self._text = "".join(self._pieces)
+            self._text = "".join(self._pieces or ())
         return self._text
 
     @property
@@ -116,6 +131,7 @@ class Reply:
 
     def add_piece(self, piece: str) -> None:
         """A piece of text was applied."""
+        assert self._pieces is not None
         self._pieces.append(piece)
         self._text = None
         if self._readers:
@@ -124,7 +140,8 @@ class Reply:
     def commit(self, run: Run) -> None:
         """The run is registered."""
         self.run, self.committed = run, True
-        self.phase = ReplyPhase.WAITING
+        if not self.dead:
+            self.phase = ReplyPhase.WAITING
         _wake(self._commits)
 
     def hand_over(self) -> None:
@@ -136,6 +153,9 @@ class Reply:
         """The outcome is fixed: everybody who waits for it is woken."""
         self.outcome, self.error, self.dead = outcome, error, True
         self.phase = ReplyPhase.ENDED
+        self._text, self._pieces = self.text, None  # one text instead of its pieces
+        if self.deadline is not None:
+            self.deadline.stop()
         self.hand_over()
         for waiters in (self._commits, self._readers, self._ends):
             _wake(waiters)
@@ -143,6 +163,25 @@ class Reply:
     def stop(self) -> None:
         """It was stopped: nothing of it is told any more."""
         self._stopped = self.dead = True
+
+    def silence(self) -> None:
+        """What is still to be told of its end is not told (AC-65)."""
+        self._stopped = True
+
+    def run_over(self) -> None:
+        """Its run has an end on the record: the next one may be registered."""
+        self.over = True
+        _wake(self._overs)
+
+    def finish(self) -> None:
+        """There is no run of it, or none that works here."""
+        self.run_over()
+        self.close()
+
+    async def wait_over(self) -> None:
+        """Waits until nothing more will be recorded of it."""
+        if not self.over:
+            await _wait(self._overs)
 
     def close(self) -> None:
         """Its run has ended on the record and none of its tasks is alive."""
@@ -161,16 +200,16 @@ class Reply:
         Raises:
             ReplyFailed: after the text, if the send failed or its end is unknown.
         """
-        pieces, read = self._pieces, 0
-        while True:
+        read = characters = 0
+        while (pieces := self._pieces) is not None:
             if read < len(pieces):
                 fresh = pieces[read] if read == len(pieces) - 1 else "".join(pieces[read:])
-                read = len(pieces)
+                read, characters = len(pieces), characters + len(fresh)
                 yield fresh
-            elif self.outcome is not None:
-                break
             else:
                 await _wait(self._readers)
+        if rest := self.text[characters:]:
+            yield rest
         if isinstance(self.outcome, Refused):
             raise self.outcome.error
         if isinstance(self.outcome, Failed | Unknown):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from ..contracts import Clock
 from ..core.transcript import wants_answer
 from ..errors import (
     AgentBusy,
@@ -21,66 +21,65 @@ from ..errors import (
     ConversationFull,
     MessageTooLong,
     NothingToDo,
-    NotOpened,
     RunConflict,
+    SendAbandoned,
 )
 from ..events import Cancelled
-from ..messages import MEDIA, InputPart, Media, Message, Text
-from ..records import Parent, RunSpec
-from ..runs.controller import RunController
+from ..messages import MEDIA, Message, Text
+from ..runs.handle import Run
 from .applying import Reading
+from .deadline import Deadline
 from .extras import Refused, RunExtras
 from .options import BusyPolicy
+from .order import Order
+from .past import retold
 from .reply import Reply, ReplyPhase
-from .specs import run_options
+from .setup import Setup
 from .stage import Stage
-from .switchboard import Line
+from .thread import Thread
+from .watch import Watched
+
+if TYPE_CHECKING:
+    from .aims import Regenerate, Retry
+
+    Aim = Retry | Regenerate
 
 logger = logging.getLogger("pilothouse.conversation")
-
-QUEUE_LIMIT = 16
 
 
 class Sender:
     """Sends, stops, and the thread that they belong to."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        line: Line,
-        *,
-        options: Callable[[], dict[str, Any]],
-        runs: Callable[[], RunController],
-        clock: Clock,
-        new_id: Callable[[], str],
-        thread_id: str | None,
-    ) -> None:
+    def __init__(self, stage: Stage, setup: Setup, thread_id: str | None) -> None:
         self.stage = stage
-        self.clock = clock
+        self.setup = setup
+        self.clock = setup.clock
         self.closed = False
-        self.thread_id = thread_id or new_id()
-        self.fresh = thread_id is None  # nothing of this thread can be in the journal
-        self.opened = thread_id is None
-        self.head: str | None = None
-        self.base: tuple[Message, ...] = ()
-        self._line = line
-        self._options = options
-        self._runs = runs
-        self._new_id = new_id
+        self.thread = Thread(setup, thread_id)
         self._previous: Reply | None = None  # its run may still be ending (AC-43)
         self._queue: list[tuple[Reply, asyncio.Future[None]]] = []
-        self._replies: dict[str, Reply] = {}
+        self._replies: WeakValueDictionary[str, Reply] = WeakValueDictionary()
         self._jobs: set[asyncio.Task[None]] = set()
+
+    @property
+    def options(self) -> Any:
+        """The options as they are now."""
+        return self.setup.options
 
     @property
     def close_timeout(self) -> float:
         """Seconds that closing may take."""
-        return float(self._options()["close_timeout"])
+        return float(self.options["close_timeout"])
 
     @property
     def queued(self) -> tuple[Reply, ...]:
         """Sends that wait their turn."""
         return tuple([reply for reply, _ in self._queue])
+
+    @property
+    def busy(self) -> bool:
+        """Whether a send lives, or one waits for the way that is just becoming free."""
+        return self.stage.busy or bool(self._queue)
 
     # Phase 1: guards
 
@@ -88,20 +87,15 @@ class Sender:
         """Refuses after the close, and a thread that has runs which were not loaded."""
         if self.closed:
             raise AgentClosed(action)
-        if not self.opened:
-            if await self._runs().thread_head(self.thread_id) is not None:
-                raise NotOpened(action, self.thread_id)
-            self.opened = True
+        if not self.thread.opened:
+            await self.thread.check_open(action)
 
-    async def check_free(self, action: str, reply_id: str | None) -> None:
-        """As `check_open`; also refuses while a send lives or waits."""
-        await self.check_open(action)
-        if self.stage.busy or self._queue:
-            raise self.busy(action)
-        if reply_id is not None and reply_id in self._replies:
-            raise RunConflict(reply_id)
+    def check_free(self, action: str) -> None:
+        """Refuses while a send lives or waits."""
+        if self.busy:
+            raise self.busy_error(action)
 
-    def busy(self, action: str) -> AgentBusy:
+    def busy_error(self, action: str) -> AgentBusy:
         """The error that says what is in the way."""
         live = self.stage.reply
         return AgentBusy(action, self.stage.state.value, None if live is None else live.id)
@@ -113,58 +107,87 @@ class Sender:
             return None
         if known.fingerprint != fingerprint:
             raise RunConflict(known.id)
-        await known.wait_handed_over()
-        return known
+        return await self._handed_over(known)
 
-    def guard(self, parts: tuple[InputPart, ...] | None) -> None:
+    def uses(self, reply_id: str | None) -> bool:
+        """Whether an id stands for a send of this conversation."""
+        return reply_id is not None and reply_id in self._replies
+
+    def guard(self, order: Order) -> None:
         """The limits (AC-46 … AC-48), and that there is something to answer."""
-        options, messages = self._options(), self.stage.messages
+        options, parts = self.options, order.parts
+        kept = self.stage.messages if order.keep is None else order.keep
         length = sum(len(part.text) for part in parts or () if isinstance(part, Text))
         if length > options["max_message_length"]:
             raise MessageTooLong(length, options["max_message_length"])
-        count = len(messages) + (1 if parts is None else 2)
+        count = len(kept) + (1 if parts is None else 2)
         if count > options["max_messages"]:
             raise ConversationFull(count, options["max_messages"])
         size = sum(len(part.data or b"") for part in parts or () if isinstance(part, MEDIA))
         if size > options["max_attachment_bytes"]:
             raise AttachmentTooLarge(size, options["max_attachment_bytes"])
-        if parts is None and not (messages and wants_answer(messages[-1])):
+        if parts is None and not (kept and wants_answer(kept[-1])):
             raise NothingToDo("cannot continue: no message of the conversation wants an answer")
 
-    async def turn(self, reply_id: str | None, policy: BusyPolicy | None) -> Reply | None:
-        """What `when_busy` says (TC-90). None: the way is free now; else a reply that is over already."""
-        live = self.stage.reply
-        if not self.stage.busy and not self._queue:
-            return None
-        match policy or self._options()["when_busy"]:
-            case "drop":
-                logger.info("a send was dropped while %s", self.stage.state.value)
-                reply, busy = self.make(reply_id, None), self.busy("send")
-                reply.end(Refused(busy), busy)
-                reply.close()
-                return reply
-            case "supersede":
-                if live is not None:
-                    self.stop(live, "superseded")
-                return None
-            case "queue":
-                return await self._wait_turn(reply_id)
-            case _:
-                raise self.busy("send")
+    # Whose turn it is (TC-90)
 
-    async def _wait_turn(self, reply_id: str | None) -> Reply | None:
-        if len(self._queue) >= QUEUE_LIMIT:
-            raise self.busy("send")
-        reply = self.make(reply_id, None)
+    async def submit(self, order: Order, reply_id: str | None, policy: BusyPolicy) -> Reply:
+        """Guards passed or not, the send goes, waits, replaces the live one, or is dropped."""
+        if not self.busy:
+            self.guard(order)
+            return await self.go(self.make(reply_id, order), order)
+        match policy:
+            case "drop":
+                return self._dropped(self.make(reply_id, order))
+            case "supersede":
+                self.guard(order)
+                return await self._supersede(self.make(reply_id, order), order)
+            case "queue":
+                if len(self._queue) >= self.options["queue_limit"]:
+                    raise self.busy_error("send")
+                self.guard(order)
+                return await self._wait_turn(self.make(reply_id, order), order)
+            case _:
+                raise self.busy_error("send")
+
+    def _dropped(self, reply: Reply) -> Reply:
+        logger.info("a send was dropped while %s", self.stage.state.value)
+        busy = self.busy_error("send")
+        self._replies.pop(reply.id, None)
+        reply.end(Refused(busy), busy)
+        reply.finish()
+        return reply
+
+    async def _supersede(self, reply: Reply, order: Order) -> Reply:
+        live = self.stage.reply
+        if live is not None and not self._halt(live, "superseded"):
+            await live.wait()  # its end is decided, and about to be shown (AC-82)
+        self.stage.tell()
+        return await self.go(reply, order)
+
+    async def _wait_turn(self, reply: Reply, order: Order) -> Reply:
+        """Waits in the queue; the `Reply` stands there under its id (AC-122)."""
         reply.phase = ReplyPhase.QUEUED
         entry = (reply, asyncio.get_running_loop().create_future())
         self._queue.append(entry)
         try:
             await entry[1]
+        except asyncio.CancelledError:
+            self.leave(reply)
+            raise
         finally:
             if entry in self._queue:
                 self._queue.remove(entry)
-        return reply if reply.outcome is not None else None
+        if reply.outcome is not None:
+            if isinstance(reply.outcome, Refused):
+                raise reply.outcome.error
+            return reply
+        try:
+            self.guard(order)
+        except Exception as error:
+            self._refuse(reply, error)
+            raise
+        return await self.go(reply, order)
 
     def _next(self) -> None:
         if self._queue and not self.stage.busy:
@@ -174,220 +197,277 @@ class Sender:
 
     # Phases 2 to 7
 
-    def make(self, reply_id: str | None, fingerprint: object) -> Reply:
+    def make(self, reply_id: str | None, order: Order) -> Reply:
         """A fresh reply."""
-        reply = Reply(self, reply_id or self._new_id(), self.thread_id)
-        reply.fingerprint = fingerprint
+        reply = Reply(self, reply_id or self.setup.new_id(), self.thread.id)
+        reply.given = reply_id is not None
+        reply.fingerprint = order.fingerprint
+        self._replies[reply.id] = reply
         return reply
 
-    async def send(
-        self,
-        reply: Reply,
-        message: Message | None,
-        parent: Parent | None,
-        extras: RunExtras,
-        keep: tuple[Message, ...],
-    ) -> Reply:
-        """Registers the run of a send, shows `keep` and the message, and waits for the hand-over."""
-        options = dict(self._options())  # frozen for this send
-        self._replies[reply.id] = reply
-        reply.user_message = message if message is not None else _last_user(keep)
-        self._line.freeze(reply.id)
+    async def go(self, reply: Reply, order: Order) -> Reply:
+        """Phases 2 to 7: registers the run, shows its message, and waits for the hand-over."""
+        self._begin(reply, order)
+        immediate = self.setup.runs.journal.immediate
+        if immediate and (self._previous is None or self._previous.over):
+            await self._commit(reply, order)
+        else:  # what was handed to a journal is not undone by a caller who leaves (RC-14)
+            commit = self.spawn(self._commit(reply, order))
+            try:
+                await asyncio.shield(commit)
+            except asyncio.CancelledError:
+                self.leave(reply)
+                raise
+        return await self._handed_over(reply, first=True)
+
+    def _begin(self, reply: Reply, order: Order) -> None:
+        """Phase 2: everything that this send goes by is fixed now."""
+        reply.thread_id = self.thread.id
+        reply.phase = ReplyPhase.PREPARING
+        reply.options = self.options
+        reply.call = self.setup.line.freeze(reply.id, reply.signal)
+        reply.foreign = isinstance(self.setup.line.runtime, Watched)
+        if order.parts is not None:
+            message_id = order.extras.message_id or self.setup.new_id()
+            reply.user_message = Message(message_id, "user", order.parts)
+        else:
+            kept = self.stage.messages if order.keep is None else order.keep
+            reply.user_message = next((item for item in reversed(kept) if item.role == "user"), None)
+        if reply.options["reply_timeout"] != inf:
+            limit = reply.options["reply_timeout"]
+            reply.deadline = Deadline(self.clock, limit, lambda: self._expired(reply))
         self.stage.begin(reply)
+
+    def _expired(self, reply: Reply) -> None:
+        reply.expired = True
+        if reply.committed and reply.alive():
+            self.setup.runs.cancel_nowait(reply.id, "reply_timeout", source="deadline")
+
+    async def _handed_over(self, reply: Reply, *, first: bool = False) -> Reply:
+        reply.awaited += not first
         try:
-            await self._commit(reply, message, parent, extras, keep, options)
             await reply.wait_handed_over()
         except asyncio.CancelledError:
-            self.abort(reply)
+            self.leave(reply)
             raise
+        if not first:
+            reply.awaited -= 1
+            if isinstance(reply.outcome, Refused):
+                raise reply.outcome.error
         return reply
 
-    async def _commit(
-        self,
-        reply: Reply,
-        message: Message | None,
-        parent: Parent | None,
-        extras: RunExtras,
-        keep: tuple[Message, ...],
-        options: dict[str, Any],
-    ) -> None:
+    def leave(self, reply: Reply) -> None:
+        """A call of `send()` was cancelled: the last one takes the send with it (AC-51)."""
+        reply.awaited -= 1
+        if reply.awaited <= 0 and not reply.handed_over:
+            self.abort(reply)
+
+    async def _commit(self, reply: Reply, order: Order) -> None:
         """Phase 5: the run is durable, then the message is shown."""
-        runs = self._runs()
+        await self._previous_over()
+        if reply.dead:
+            reply.finish()
+            return
+        before, self._previous = self._previous, reply
+        reply.registering = True
+        was_fresh, self.thread.fresh = self.thread.fresh, False
+        release = self.setup.line.hold(reply.id) if self.thread.leftover else None
         try:
-            if self._previous is not None:
-                await self._previous.wait_closed()
-            if reply.dead:
-                return
-            spec = RunSpec(
-                reply.id,
-                self.thread_id,
-                () if message is None else (message,),
-                extras.tenant,
-                parent,
-                self.base if parent is None else (),
-                run_options(options, extras),
-                self._deadline(options, extras),
-                config_digest=str(getattr(self._line.runtime, "config_digest", "")),
-                extensions=dict(extras.extensions),
-            )
-            expect = self.head if extras.parent is None else await runs.thread_head(self.thread_id)
-            run = await runs.start(spec, until="accepted", expect_head=expect)
-        except asyncio.CancelledError:
-            raise
+            if reply.given and not was_fresh and await self.thread.knows(reply, order):
+                found = None
+            else:
+                found = await self.thread.register(reply, order, self.stage.messages)
         except BaseException as error:
-            self._refuse(reply, error)
-            raise
-        if run.reopened:
+            self._previous = before
+            self.thread.fresh = was_fresh and reply.thread_id == self.thread.id
+            if self._refuse(reply, error):
+                raise
+            return
+        finally:
+            reply.registering = False
+        if found is None or found[0].reopened:
+            self._previous = before
             await self._reopen(reply)
             return
-        self.head, self._previous, self.fresh = reply.id, reply, False
+        self._registered(reply, *found)
+        if release is not None:
+            try:
+                await self.thread.give_again(reply, order, self.stage.messages)
+            finally:
+                release()
+
+    async def again(self, aim: Aim, reply_id: str | None, extras: RunExtras) -> Reply:
+        """A retry or a regeneration: no new user message, another place in the tree."""
+        if reply_id is not None and not self.thread.fresh and await self.setup.runs.has_run(reply_id):
+            order = Order(None, extras, aim=aim.fingerprint)
+        else:
+            self.check_free(aim.action)
+            await self._previous_over()
+            reply_id = reply_id or self.setup.new_id()
+            order = Order(None, extras, aim=aim.fingerprint)
+            order.parent, order.keep = await aim.place(reply_id)
+            self.guard(order)
+        self.check_free(aim.action)
+        return await self.go(self.make(reply_id, order), order)
+
+    async def _previous_over(self) -> None:
+        while self._previous is not None and not self._previous.over:
+            await self._previous.wait_over()
+
+    def _registered(self, reply: Reply, run: Run, shown: tuple[Message, ...]) -> None:
+        """The run is durable: the conversation goes on from it."""
+        runs = self.setup.runs
         reading = Reading(self, reply)
+        here = reply.thread_id == self.thread.id
+        if here:
+            self.thread.head = reply.id
         reply.commit(run)
-        runs.observe(reply.id, reading)
-        shown = keep if message is None else (*keep, message)
+        reply.unobserve = runs.observe(reply.id, reading)
         if reply.alive():
             self.stage.committed(reply, reading, shown)
+            if reply.expired:
+                runs.cancel_nowait(reply.id, "reply_timeout", source="deadline")
             return
         # Stopped while its registration was being written: that is not undone (AC-80).
-        if self.thread_id == reply.thread_id and shown != self.stage.messages:
+        if here and shown != self.stage.messages:
             self.stage.messages = shown
             self.stage.tell_messages()
             self.stage.tell()
         runs.cancel_nowait(reply.id, reply.signal.reason)
 
-    def _deadline(self, options: dict[str, Any], extras: RunExtras) -> int | None:
-        limit = min(options["reply_timeout"], inf if extras.deadline is None else extras.deadline)
-        return None if limit == inf else self.clock.time_ms() + int(limit * 1000)
-
-    def _refuse(self, reply: Reply, error: BaseException) -> None:
-        """A failure before the commit (AC-42): the id is free again."""
-        self._replies.pop(reply.id, None)
-        if reply.alive():
-            self.stage.refused(reply)
-        reply.end(Refused(error), error)
-        reply.close()
+    def _refuse(self, reply: Reply, error: BaseException) -> bool:
+        """A failure before the commit (AC-42): the id is free again. True if it is to be raised."""
+        self._forget(reply)
+        live = reply.alive()
+        if live:
+            error.reply = reply  # type: ignore[attr-defined]
+            if reply is self.stage.reply:
+                self.stage.refused(reply)
+            reply.end(Refused(error), error)
+        else:
+            logger.debug("the registration of stopped reply %s failed: %s", reply.id, type(error).__name__)
+        reply.finish()
         self._next()
         self.stage.tell()
+        return live or isinstance(error, asyncio.CancelledError)
+
+    def _forget(self, reply: Reply) -> None:
+        if self._replies.get(reply.id) is reply:
+            del self._replies[reply.id]
+        self.setup.line.forget(reply.id)
 
     async def _reopen(self, reply: Reply) -> None:
         """The id is known to the journal: a reply over the earlier run, nothing is sent (AC-41)."""
-        runs = self._runs()
-        result = await runs.wait_for_terminal(reply.id)
-        reply.commit(runs.run(reply.id))
-        for entry in await runs.own_messages(reply.id):
-            if entry.complete and entry.message.role != "user":
-                reply.messages += (entry.message,)
-                if entry.message.role == "assistant":
-                    reply.add_piece(entry.message.text)
+        self.setup.line.forget(reply.id)
         if reply.alive():
-            self.stage.refused(reply)
-        reply.end(result.outcome, None)
-        reply.close()
+            self.stage.reopened(reply)
         self._next()
         self.stage.tell()
+        reply.commit(self.setup.runs.run(reply.id))
+        view = await self.setup.runs.inspect(reply.id)
+        if view.outcome is None and view.ownership in ("here", "elsewhere"):
+            reply.hand_over()
+            self.spawn(retold(self.setup.runs, reply))
+        else:
+            await retold(self.setup.runs, reply)
 
     # The end
 
-    def settled(self) -> None:
+    def settled(self, reading: Reading) -> None:
         """A send came to its end: the next one's turn."""
+        if reading.reply.id == self.thread.head:
+            self.thread.leftover = reading.leftover()
         self._next()
+
+    def settled_way(self) -> None:
+        """The way is free for who waits."""
+        self._next()
+
+    def abandoned(self) -> None:
+        """Nobody can reach the conversation any more."""
+        if self.stage.reply is not None:
+            self.abort(self.stage.reply, "collected")
+        if self.setup.made is not None and not self.setup.given:
+            self.spawn(self.setup.made.aclose(timeout=5.0))
 
     def run_over(self, reply: Reply) -> None:
         """The run has its end on the record; its task is about to die."""
-        job = asyncio.get_running_loop().create_task(self._close(reply))
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        reply.run_over()
+        self.spawn(self._close(reply))
 
     async def _close(self, reply: Reply) -> None:
-        await self._runs().join(reply.id)
+        await self.setup.runs.join(reply.id)
+        if reply.unobserve is not None:  # an ended run stays in memory for a while; its reply need not
+            reply.unobserve()
+            reply.unobserve = None
         reply.close()
 
-    def raised(self, reply: Reply) -> Exception | None:
-        """The original exception of a text form, where there is one."""
-        form = self._line.form
-        return None if form is None else form.raised.pop(reply.thread_id, None)
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of the conversation; a failure is told to whoever awaits it."""
+        job = asyncio.get_running_loop().create_task(work)
+        self._jobs.add(job)
+        job.add_done_callback(self._done)
+        return job
+
+    def _done(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled():
+            job.exception()
 
     # Stops
 
-    def abort(self, reply: Reply) -> bool:
+    def abort(self, reply: Reply, reason: str = "aborted") -> bool:
         """Stops one send; a queued one is withdrawn. False if it is over."""
+        if self._withdraw(reply, Cancelled(reason)):
+            return True
+        if reply is not self.stage.reply or not self._halt(reply, reason):
+            return False
+        self._next()
+        self.stage.tell()
+        return True
+
+    def _withdraw(self, reply: Reply, outcome: Cancelled | Refused) -> bool:
         for queued, turn in self._queue:
-            if queued is reply:
-                self._end_unsent(reply, "aborted")
+            if queued is reply and reply.outcome is None:
+                self._forget(reply)
+                reply.stop()
+                reply.end(outcome, outcome.error if isinstance(outcome, Refused) else None)
+                reply.finish()
                 if not turn.done():
                     turn.set_result(None)
                 return True
-        if reply is not self.stage.reply or reply.dead:
+        return False
+
+    def _halt(self, reply: Reply, reason: str) -> bool:
+        """Stops the live send, unless its end is decided (AC-82); nothing is told yet."""
+        if reply.dead or (reply.committed and not self.setup.runs.stoppable(reply.id)):
             return False
-        if reply.committed and not self._runs().stoppable(reply.id):
-            return False  # the first durable end has won (AC-82)
-        self.stop(reply, "aborted")
+        self.stop(reply, reason)
         return True
 
-    def _end_unsent(self, reply: Reply, reason: str) -> None:
-        reply.stop()
-        reply.end(Cancelled(reason), None)
-        reply.close()
-
     def stop(self, reply: Reply, reason: str) -> None:
-        """The one way in which a live send is stopped (AC-83): state first, then the run, then the callbacks."""
+        """The one way in which a live send is stopped (AC-83): state first, then the run; the caller tells."""
         self.stage.stopped(reply)
         reply.signal.set(reason)
         if reply.committed:
-            self._runs().cancel_nowait(reply.id, reason)
-            reply.end(Cancelled(reason), None)
-        else:
-            self._replies.pop(reply.id, None)
-            self._end_unsent(reply, reason)
-        self._next()
-        self.stage.tell()
+            self.setup.runs.cancel_nowait(reply.id, reason)
+        reply.end(Cancelled(reason), None)
+        if not reply.committed:
+            self._forget(reply)
+            if not reply.registering:
+                reply.finish()
 
-    def begin_thread(self, base: tuple[Message, ...]) -> bool:
-        """Another conversation begins; True if it needs, and has got, a new thread."""
-        self.base, self.head = base, None
-        if self.fresh:
-            return False
-        self.thread_id = self._new_id()
-        self.fresh = self.opened = True
-        return True
-
-    async def aclose(self) -> None:
+    async def aclose(self, limit: float) -> None:
         """Withdraws what waits, stops what lives, and waits for it, bounded."""
         self.closed = True
         for queued, _ in list(self._queue):
-            self.abort(queued)
+            self._withdraw(queued, Refused(SendAbandoned(f"reply {queued.id} was abandoned: closed")))
         if self.stage.reply is not None:
-            self.abort(self.stage.reply)
-        if self._previous is not None and not await self._previous.wait_closed(self.close_timeout):
-            logger.warning("reply %s did not end within close_timeout", self._previous.id)
+            self.abort(self.stage.reply, "closed")
+        previous = self._previous
+        if previous is not None and not await previous.wait_closed(None if limit == inf else limit):
+            logger.warning("reply %s did not end within close_timeout", previous.id)
         for job in self._jobs:
             job.cancel()
         if self._jobs:
             await asyncio.wait(self._jobs)
-
-
-def parts_of(content: object, attachments: Sequence[Media]) -> tuple[InputPart, ...] | None:
-    """The parts of a user message; None to continue without one.
-
-    Raises:
-        TypeError: naming what came, and where.
-    """
-    for index, item in enumerate(attachments):
-        if not isinstance(item, MEDIA):
-            raise TypeError(f"attachments[{index}] must be a media part, got {type(item).__name__}")
-    if content is None:
-        if attachments:
-            raise TypeError("attachments need a message: content must not be None")
-        return None
-    if isinstance(content, str):
-        return (Text(content), *attachments)
-    if isinstance(content, bytes) or not isinstance(content, Sequence):
-        raise TypeError(f"content must be str, parts or None, got {type(content).__name__}")
-    for index, part in enumerate(content):
-        if not isinstance(part, (Text, *MEDIA)):
-            raise TypeError(f"content[{index}] must be Text or a media part, got {type(part).__name__}")
-    return (*content, *attachments)
-
-
-def _last_user(messages: tuple[Message, ...]) -> Message | None:
-    return next((message for message in reversed(messages) if message.role == "user"), None)

@@ -7,6 +7,7 @@ host and the callbacks are told afterwards (AC-64); while paused, pieces wait in
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,6 @@ class Stage:
     """
 
     def __init__(self, options: Callable[[], Mapping[str, Any]], host: Host | None, gates: Gates) -> None:
-        self._options = options
         self._host = host
         self._gates = gates
         self.notifier = Notifier(lambda name: options()[name])
@@ -45,7 +45,7 @@ class Stage:
         self.pause_requested = False
         self._live = ""
         self._fresh: list[str] = []  # pieces that nobody has read as text yet
-        self._buffer: list[str] = []
+        self._buffer: deque[str] = deque()
         self._buffered = 0
 
     @property
@@ -75,18 +75,17 @@ class Stage:
         if self._host is not None:
             try:
                 self._host.request_update()
-            except Exception:
-                logger.exception("host.request_update failed")
+            except Exception as error:  # noqa: BLE001 - a host cannot break the machine
+                self.notifier.failed(error, "request_update")
         self.notifier.drain()
 
-    def tell_state(self, reply: Reply | None = None) -> None:
-        """Queues the state as it is now."""
-        self.notifier.tell("on_state_change", self.state, fence=None if reply is None else reply.wanted)
+    def tell_state(self) -> None:
+        """Queues the state as it is now; a stop does not take it back, every observer sees every change (AC-64)."""
+        self.notifier.tell("on_state_change", self.state)
 
-    def tell_messages(self, reply: Reply | None = None) -> None:
+    def tell_messages(self) -> None:
         """Queues the messages as they are now."""
-        fence = None if reply is None else reply.wanted
-        self.notifier.tell("on_messages_change", self.messages, fence=fence)
+        self.notifier.tell("on_messages_change", self.messages)
 
     def change(self, entry: Input) -> bool:
         """The only way in which the state changes; True if it did."""
@@ -100,7 +99,7 @@ class Stage:
         self.reply, self.error, self.pause_requested = reply, None, False
         self.drop_buffer()
         self.change(Input.SEND)
-        self.tell_state(reply)
+        self.tell_state()
         self.tell()
 
     def committed(self, reply: Reply, reading: Reading, messages: tuple[Message, ...]) -> None:
@@ -108,7 +107,7 @@ class Stage:
         self.reading = reading
         if messages != self.messages:
             self.messages = messages
-            self.tell_messages(reply)
+            self.tell_messages()
         self.tell()
 
     def refused(self, reply: Reply) -> None:
@@ -116,6 +115,26 @@ class Stage:
         self.change(Input.REFUSED)
         self.forget(reply)
         self.tell_state()
+
+    def reopened(self, reply: Reply) -> None:
+        """The send was known already: the state goes back, and it is not the one that ended last (AC-41)."""
+        before = self.last_reply
+        self.refused(reply)
+        self.last_reply = before
+
+    def show(self, messages: tuple[Message, ...], last: Reply | None) -> None:
+        """A thread was loaded."""
+        if messages != self.messages:
+            self.messages = messages
+            self.tell_messages()
+        self.last_reply = last
+
+    def lost(self, error: BaseException) -> None:
+        """Nobody knows how the loaded thread's last run ended (AC-122)."""
+        if self.state is not AgentState.ERROR:
+            self.state = AgentState.ERROR
+            self.tell_state()
+        self.error = error
 
     def forget(self, reply: Reply) -> None:
         """The send is over for the conversation."""
@@ -140,9 +159,12 @@ class Stage:
         """Phase 11: everything that the end changes, in one step, then the callbacks (AC-39, AC-61, AC-62)."""
         reply = reading.reply
         self._flush(reading)
+        if reply.dead:  # reset in a callback of the flush
+            return
         finished = isinstance(outcome, Completed | Truncated)
         if not finished:
             reply.partial = reading.partial()
+        self.drop_buffer()
         if final is not None:
             self.messages = (*self.messages, final)
         # Stopped by somebody else: by a command, a surface, a parent.
@@ -151,8 +173,8 @@ class Stage:
         self.forget(reply)
         reply.end(outcome, error)
         if final is not None:
-            self.tell_messages(reply)
-        self.tell_state(reply)
+            self.tell_messages()
+        self.tell_state()
         if finished and reply.messages:
             self.notifier.tell("on_response_complete", reply.messages[-1], fence=reply.wanted)
         if self.error is not None:
@@ -172,7 +194,7 @@ class Stage:
         if changed:
             if self.is_in(AgentState.PAUSED):
                 self._shut(reply)
-            self.tell_state(reply)
+            self.tell_state()
         reply.hand_over()
         self.tell()
 
@@ -181,7 +203,7 @@ class Stage:
         if self.state is AgentState.PAUSED:
             self._buffer.append(piece)
             self._buffered += len(piece)
-            if self._buffered >= self._options()["pause_buffer"]:
+            if self._buffered >= reading.reply.options["pause_buffer"]:
                 self._gates(reading.reply.id, ("read",))
             return
         self._show(reading, piece)
@@ -205,67 +227,95 @@ class Stage:
         self.messages = (*self.messages, message)
         if message.role == "assistant":
             self.forget_text()
-        self.tell_messages(reading.reply)
+        self.tell_messages()
         self.tell()
 
     def insert(self, reading: Reading, message: Message, later: set[str]) -> None:
         """A result enters in front of the results of later calls (EF-2)."""
         self.messages = inserted(self.messages, message, later)
-        self.tell_messages(reading.reply)
+        self.tell_messages()
         self.tell()
+
+    def insert_quietly(self, message: Message, later: set[str]) -> None:
+        """As `insert`, of a send that is dead: nobody is told."""
+        if all(known.id != message.id for known in self.messages):
+            self.messages = inserted(self.messages, message, later)
 
     # Pause
 
     def pause(self) -> None:
         """Suspends applying; remembered while sending (AC-53, AC-55, AC-56)."""
         if self.is_in(AgentState.SENDING):
-            self.pause_requested = True
-            self.tell()
+            if not self.pause_requested:
+                self.pause_requested = True
+                self.tell()
         elif self.change(Input.PAUSE):
             assert self.reply is not None
             self._shut(self.reply)
-            self.tell_state(self.reply)
+            self.tell_state()
             self.tell()
 
     def _shut(self, reply: Reply) -> None:
+        if reply.deadline is not None:
+            reply.deadline.hold("paused")
         points: tuple[GatePoint, ...] = ("request", "call")
-        self._gates(reply.id, points if self._options()["pause_buffer"] else (*points, "read"))
+        self._gates(reply.id, points if reply.options["pause_buffer"] else (*points, "read"))
 
     def resume(self) -> None:
         """Goes on: what was buffered is applied in order before this returns (AC-54, AC-128)."""
-        self.pause_requested = False
+        forgotten, self.pause_requested = self.pause_requested, False
         reply, reading = self.reply, self.reading
         if not self.change(Input.RESUME) or reply is None:
+            if forgotten:
+                self.tell()
             return
-        self.tell_state(reply)
-        self.notifier.drain()
+        if reply.deadline is not None:
+            reply.deadline.go("paused")
+        self.tell_state()
         if reading is not None:
-            self._flush(reading)
-        if self.is_in(AgentState.STREAMING) and self.reply is reply:
-            self._gates(reply.id, ())
+            self.notifier.then(lambda: self._go_on(reading))
         self.tell()
 
+    def _go_on(self, reading: Reading) -> None:
+        """Applies what is buffered, each piece behind the callbacks of the one before: a pause or stop in one ends it.
+
+        Inside a callback it happens after that callback (AC-64).
+        """
+        if self.reading is not reading or not self.is_in(AgentState.STREAMING):
+            return
+        if self._buffer:
+            self._apply_next(reading)
+            self.notifier.then(lambda: self._go_on(reading))
+        else:
+            self._gates(reading.reply.id, ())
+
     def _flush(self, reading: Reading) -> None:
-        """Applies buffered pieces one by one; a pause or stop inside a callback ends it."""
-        paused = self.is_in(AgentState.PAUSED)
+        """Applies all that is buffered of a response that has come to its end; a stop in a callback ends it."""
         while self._buffer and not reading.reply.dead:
-            piece = self._buffer.pop(0)
-            self._buffered -= len(piece)
-            self._show(reading, piece)
+            self._apply_next(reading)
             self.notifier.drain()
-            if not paused and self.is_in(AgentState.PAUSED):
-                return
+
+    def _apply_next(self, reading: Reading) -> None:
+        piece = self._buffer.popleft()
+        self._buffered -= len(piece)
+        self._show(reading, piece)
 
     def drop_buffer(self) -> str:
         """What was buffered and will not be shown."""
         left = "".join(self._buffer)
-        self._buffer, self._buffered = [], 0
+        self._buffer.clear()
+        self._buffered = 0
         return left
 
     def clear(self, messages: tuple[Message, ...]) -> None:
         """Another conversation is shown."""
         self.messages = messages
         self.last_reply = None
+
+    def silence_last(self) -> None:
+        """What is still to be told of the end of the last send is not told (AC-65)."""
+        if self.last_reply is not None:
+            self.last_reply.silence()
 
     def forget_text(self) -> None:
         """The live text is empty again."""

@@ -1,39 +1,73 @@
 """One runtime for a run controller, many conversations behind it (AC-131).
 
 A run controller is bound to one runtime; a conversation may swap its provider, and several threads share one controller.
-The switchboard hands each run, on recovery too, to the runtime of its thread's conversation.
+The switchboard hands each run, on recovery too, to the runtime of its thread's conversation, with the bytes of its
+attachments loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
-from ..contracts import RunPort, Runtime
-from ..records import Descriptor, Start
-from .forms import TextProvider
+from msgspec.structs import replace
+
+from ..cancel import Token
+from ..contracts import Journal, RunPort, Runtime
+from ..messages import MEDIA, Message
+from ..records import Descriptor, RunView, Start, StatusAnswer
+from .forms import Call, TextRuntime
 
 
 class Line:
     """A conversation's current runtime, by reference: swapping it serves the runs that begin after."""
 
-    __slots__ = ("__weakref__", "form", "frozen", "runtime")
+    __slots__ = ("__weakref__", "_frozen", "_held", "runtime")
 
-    def __init__(self, runtime: Runtime, form: TextProvider | None = None) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.form = form  # the text-only provider behind it, if it is one
-        self.frozen: dict[str, Runtime] = {}
+        self._frozen: dict[str, Runtime] = {}
+        self._held: dict[str, asyncio.Future[None]] = {}
 
-    def freeze(self, run_id: str) -> None:
+    def freeze(self, run_id: str, signal: Token) -> Call | None:
         """This run keeps the runtime of now, whatever is swapped later (AC-31)."""
-        self.frozen[run_id] = self.runtime
+        runtime = self._frozen[run_id] = self.runtime
+        return runtime.expect(run_id, signal) if isinstance(runtime, TextRuntime) else None
+
+    def forget(self, run_id: str) -> None:
+        """There will be no such run."""
+        self._frozen.pop(run_id, None)
+
+    def taken(self, run_id: str) -> Runtime:
+        """The runtime that serves this run."""
+        return self._frozen.pop(run_id, self.runtime)
+
+    def hold(self, run_id: str) -> Callable[[], None]:
+        """The run waits, registered, until the returned function is called."""
+        held = self._held[run_id] = asyncio.get_running_loop().create_future()
+
+        def release() -> None:
+            self._held.pop(run_id, None)
+            if not held.done():
+                held.set_result(None)
+
+        return release
+
+    async def ready(self, run_id: str) -> None:
+        """Waits while the run is held."""
+        held = self._held.get(run_id)
+        if held is not None:
+            await held
 
 
 class Switchboard:
     """A runtime that only chooses the runtime."""
 
-    def __init__(self, default: Callable[[], Runtime]) -> None:
+    def __init__(self, default: Callable[[], Runtime], journal: Callable[[], Journal]) -> None:
         self._default = default
+        self._journal = journal
         self._descriptor = default().describe()
         self._lines: WeakValueDictionary[str, Line] = WeakValueDictionary()
 
@@ -50,16 +84,50 @@ class Switchboard:
         """The contract of the first runtime; a swapped provider does not change it."""
         return self._descriptor
 
-    def _runtime(self, start: Start) -> Runtime:
+    def _runtime(self, start: Start) -> Any:
         line = self._lines.get(start.spec.thread_id)
-        if line is None:
-            return self._default()
-        return line.frozen.pop(start.spec.run_id, line.runtime)
+        return self._default() if line is None else line.taken(start.spec.run_id)
 
     async def run(self, start: Start, port: RunPort, /) -> None:
         """Works, on the thread's line."""
-        await self._runtime(start).run(start, port)
+        line = self._lines.get(start.spec.thread_id)
+        if line is not None:
+            await line.ready(start.spec.run_id)
+        await self._runtime(start).run(await self._loaded(start), port)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts, on the thread's line."""
-        await self._runtime(start).resume(start, port)  # type: ignore[attr-defined]
+        await self._runtime(start).resume(await self._loaded(start), port)
+
+    async def query(self, start: Start, view: RunView, /) -> StatusAnswer:
+        """Asks the thread's runtime where the run stands."""
+        answer: StatusAnswer = await self._runtime(start).query(start, view)
+        return answer
+
+    async def _loaded(self, start: Start) -> Start:
+        """With the bytes of attachments that the journal keeps apart (AC-116)."""
+        if not (_kept_apart(start.history) or _kept_apart(start.spec.input)):
+            return start
+        history = [await self._with_bytes(message) for message in start.history]
+        given = tuple([await self._with_bytes(message) for message in start.spec.input])
+        return replace(start, history=history, spec=replace(start.spec, input=given))
+
+    async def _with_bytes(self, message: Message) -> Message:
+        if not _kept_apart((message,)):
+            return message
+        parts: list[Any] = []
+        for part in message.parts:
+            if isinstance(part, MEDIA) and part.artifact is not None and part.data is None:
+                data = await self._journal().get_blob(part.artifact.digest)
+                parts.append(replace(part, data=data, artifact=None))
+            else:
+                parts.append(part)
+        return replace(message, parts=tuple(parts))
+
+
+def _kept_apart(messages: Sequence[Message]) -> bool:
+    return any(
+        isinstance(part, MEDIA) and part.artifact is not None and part.data is None
+        for message in messages
+        for part in message.parts
+    )

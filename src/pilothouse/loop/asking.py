@@ -70,6 +70,7 @@ class Asking:
         work = self._work
         while True:
             if work.port.paused:
+                await work.book.write()  # what is finished is shown while nothing goes on (AC-55)
                 with work.time.idle():
                     await work.port.gate("request")
             work.check_stop()
@@ -111,7 +112,8 @@ class Asking:
         await work.book.write(*prepared.facts)
         assembly = Assembly(prepared.message_id, tag=prepared.provider.tag, taken=work.call_ids)
         silence = self._silence()
-        gate = Gate(work.port.paused, lambda: work.port.gate("read"))
+        port = work.port
+        gate = Gate(port.paused, lambda: port.gate("read"), getattr(port, "on_gate", None))
         response = supervise(
             prepared.provider,
             prepared.request,

@@ -207,6 +207,7 @@ class Phase:
             return
         try:
             if work.port.paused:
+                await work.book.write()  # what is finished is shown while nothing goes on (AC-55)
                 with work.time.idle():
                     await work.port.gate("call")
             work.check_stop()

@@ -56,15 +56,20 @@ class Gate:
     Attributes:
         paused: a live collection, empty while nothing is paused: the look at it is all that a read costs then.
         wait: returns when reading may go on.
+        watch: calls back whenever a gate of the run was shut or opened; returns a function that takes this back.
     """
 
-    __slots__ = ("paused", "wait")
+    __slots__ = ("paused", "wait", "watch")
 
     def __init__(
-        self, paused: Collection[object] = (), wait: Callable[[], Awaitable[None]] | None = None
+        self,
+        paused: Collection[object] = (),
+        wait: Callable[[], Awaitable[None]] | None = None,
+        watch: Callable[[Callable[[], object]], Callable[[], None]] | None = None,
     ) -> None:
         self.paused = paused
         self.wait = wait
+        self.watch = watch
 
 
 class Silence:
@@ -149,14 +154,23 @@ class Response:
         self._events_then = -1  # how many there were when the present silence began
         self._paused = False
         self._unsubscribe: Callable[[], None] | None = None
+<<<<<<< HEAD
         self._closing = False
         self._done = False
         self._closed: asyncio.Future[None] | None = None  # only where somebody waits for another's closing
+=======
+        self._unwatch: Callable[[], None] | None = None
+        self._shut_since: float | None = None
+        self._closed: asyncio.Future[None] | None = None
+>>>>>>> 710e3b8 (The conversation against its page: ids after restarts, cancelled callers, back-pressure, limits for any runtime, attachments, siblings, left-over steering, the view)
 
     # Reading
 
     async def __aenter__(self) -> Self:
         self._unsubscribe = self._scope.on_cancel(self._stopped)
+        if self._timed and self._gate.watch is not None:
+            self._unwatch = self._gate.watch(self._gate_moved)
+            self._gate_moved()
         return self
 
     def __aiter__(self) -> Self:
@@ -190,8 +204,26 @@ class Response:
             if paused:
                 await self._pass()
             async for event in self._opened():
+<<<<<<< HEAD
                 if admit(event, consume):
                     return
+=======
+                if self._verdict is not None:  # a stop wins over what became ready in the same step
+                    break
+                if type(event) not in _EVENTS:
+                    if type(event) is StreamEnd:
+                        yield self._finish(self._checked(event))
+                        return
+                    self._fault("what it yielded is no provider event: %s", type(event).__name__)
+                    continue
+                if self.events == 0 and self._too_late():
+                    break
+                if self.events == 0 and type(event) is not ResponseStarted:
+                    self.events += 1
+                    yield ResponseStarted()
+                self.events += 1
+                yield event
+>>>>>>> 710e3b8 (The conversation against its page: ids after restarts, cancelled callers, back-pressure, limits for any runtime, attachments, siblings, left-over steering, the view)
                 if paused:
                     await self._pass()
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
@@ -271,7 +303,7 @@ class Response:
         self._paused = False
         if self._timed:
             self._events_then = -1  # silence begins anew: a pause is not the provider's
-            if self._silence.first_due is not None:
+            if self._silence.first_due is not None and self._unwatch is None:
                 self._silence.first_due += self._clock.monotonic() - began
 
     # Ends
@@ -328,8 +360,28 @@ class Response:
         if nearer and self._alarm is not None:
             self._alarm.look()
 
+    def _gate_moved(self) -> None:
+        """A pause suspends the limits, and a full window follows it (AC-57), whatever is waited for meanwhile."""
+        now = self._clock.monotonic()
+        if self._gate.paused:
+            self._shut_since = now if self._shut_since is None else self._shut_since
+        elif self._shut_since is not None:
+            if self._silence.first_due is not None:
+                self._silence.first_due += now - self._shut_since
+            self._shut_since, self._waits_since = None, now
+            if self._alarm is not None and self.end is None:
+                self._alarm.look()
+
+    def _too_late(self) -> bool:
+        """Whether the first event came when its time was over: `now >= due` (AC-74)."""
+        due = self._silence.first_due
+        if due is None or self._shut_since is not None or self._clock.monotonic() < due:
+            return False
+        self._silent()
+        return True
+
     def _due(self) -> float | None:
-        if self._paused or self.end is not None:
+        if self._paused or self.end is not None or self._shut_since is not None:
             return None
         if self.events == 0:
             return self._silence.first_due
@@ -363,6 +415,8 @@ class Response:
             self._decide(CANCELLED)
             if self._unsubscribe is not None:
                 self._unsubscribe()
+            if self._unwatch is not None:
+                self._unwatch()
             if self._alarm is not None:
                 self._alarm.stop()
             await self._reading.left()

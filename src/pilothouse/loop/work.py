@@ -177,7 +177,8 @@ class Work:
     @property
     def shut_down(self) -> bool:
         """Whether the run is only left, not stopped: a recovery goes on with it (RC-52)."""
-        return self.scope.cancelled and self.scope.own is None and self.port.state.state != "stopping"
+        # A stop acts before it is durable (AC-122), so that the state alone does not tell.
+        return self.scope.source == "shutdown" and self.port.state.state != "stopping"
 
 
 def chain_of(messages: Sequence[Message]) -> str:

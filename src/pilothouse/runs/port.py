@@ -83,10 +83,26 @@ class Gate:
     def __init__(self) -> None:
         self.shut: set[GatePoint] = set()  # live: a runtime may hold it and look
         self._waiters: list[asyncio.Future[None]] = []
+        self._watchers: list[Callable[[], object]] = []
+
+    def watch(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Calls back whenever points were shut or opened; returns a function that takes this back."""
+        self._watchers.append(callback)
+
+        def take_back() -> None:
+            if callback in self._watchers:
+                self._watchers.remove(callback)
+
+        return take_back
+
+    def _moved(self) -> None:
+        for callback in tuple(self._watchers):
+            callback()
 
     def pause(self, *points: GatePoint) -> None:
         """Shuts these points, all if none is named."""
         self.shut.update(points or self.POINTS)
+        self._moved()
 
     def open(self) -> None:
         """Opens all points."""
@@ -95,6 +111,7 @@ class Gate:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        self._moved()
 
     async def wait(self, point: GatePoint) -> None:
         """Waits while that point is shut."""
@@ -244,6 +261,10 @@ class Port:
         """Publishes a delta; dropped once the port is closed."""
         if not self.closed:
             self._live.tell(body)
+
+    def on_gate(self, callback: Callable[[], object], /) -> Callable[[], None]:
+        """Calls back whenever a point was shut or opened; returns a function that takes this back."""
+        return self._live.gate.watch(callback)
 
     async def gate(self, point: GatePoint) -> None:
         """Waits while that point is paused."""

@@ -1,0 +1,83 @@
+"""Where a send without a new user message hangs in the tree: behind a failed run, or before an answer (AC-50)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Final
+
+from ..core.transcript import last_exchange
+from ..errors import InvalidTarget, NothingToDo
+from ..messages import Message
+from ..records import Parent
+
+if TYPE_CHECKING:
+    from .sending import Sender
+
+Place = tuple[Parent, tuple[Message, ...]]
+"""The parent of the new run, and the messages in front of it."""
+
+_RETRIED: Final = frozenset({"cancelled", "failed", "unknown"})
+
+
+class Retry:
+    """Goes on from the last committed exchange of a run that did not come to its end."""
+
+    action: Final = "retry"
+    fingerprint: Hashable = "retry"
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    async def place(self, reply_id: str) -> Place:
+        """Behind the failed run; one that is unknown is abandoned on the record first.
+
+        Raises:
+            NothingToDo: nothing is open.
+        """
+        sender = self._sender
+        runs, head = sender.setup.runs, sender.thread.head
+        if head is None:
+            raise NothingToDo("cannot retry: there is no send to retry")
+        view = await runs.inspect(head)
+        if view.status not in _RETRIED:
+            raise NothingToDo(f"cannot retry: the last send is {view.status}")
+        keep_through = last_exchange(await runs.history(head))
+        if keep_through is None:
+            raise NothingToDo("cannot retry: no message wants an answer")
+        if view.outcome is None:
+            await runs.abandon(head, f"retried as {reply_id}")
+        parent = Parent(head, keep_through)
+        return parent, await sender.thread.path_to(parent)
+
+
+class Regenerate:
+    """Answers a user message again, as if nothing had been answered."""
+
+    action: Final = "regenerate"
+
+    def __init__(self, sender: Sender, message_id: str) -> None:
+        self._sender = sender
+        self._message_id = message_id
+        self.fingerprint: Hashable = ("regenerate", message_id)
+
+    async def place(self, _: str) -> Place:
+        """Behind the nearest user message before that assistant message.
+
+        Raises:
+            InvalidTarget: there is none.
+        """
+        sender, wanted = self._sender, self._message_id
+        messages = sender.stage.messages
+        at = next((n for n, message in enumerate(messages) if message.id == wanted), -1)
+        if at < 0 or messages[at].role != "assistant" or sender.thread.head is None:
+            raise InvalidTarget(f"cannot regenerate {wanted!r}: no assistant message that a run made")
+        while at >= 0 and messages[at].role != "user":
+            at -= 1
+        if at < 0:
+            raise InvalidTarget(f"cannot regenerate {wanted!r}: no user message stands before it")
+        user = messages[at]
+        owner = sender.thread.head
+        for entry in await sender.setup.runs.history(sender.thread.head):
+            if entry.message.id == user.id and entry.seq:
+                owner = entry.run_id
+        return Parent(owner, user.id), messages[: at + 1]

@@ -1,0 +1,68 @@
+"""What a conversation is set up with, and what its parts share; they never hold the controller itself (AC-87)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..contracts import Clock, GatePoint, Journal
+from ..runs.controller import RunController
+from .switchboard import Line, Switchboard
+
+
+class Setup:
+    """Options, runtime, store, time and ids of one conversation.
+
+    Attributes:
+        options: sanitized; replaced as a whole by `update_options`.
+        given: the run controller is shared, and so is not closed with the conversation.
+    """
+
+    __slots__ = ("_runs", "clock", "given", "journal", "line", "new_id", "options")
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        line: Line,
+        *,
+        journal: Journal | None,
+        clock: Clock,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.options = options
+        self.line = line
+        self.journal = journal
+        self.clock = clock
+        self.new_id = new_id
+        self.given = False
+        self._runs: RunController | None = None
+
+    @property
+    def made(self) -> RunController | None:
+        """The run controller, if there is one yet."""
+        return self._runs
+
+    @property
+    def runs(self) -> RunController:
+        """The run controller underneath, made at first use."""
+        if self._runs is None:
+            line = self.line
+            board = Switchboard(lambda: line.runtime, lambda: made.journal)
+            made = self._runs = RunController(
+                board, journal=self.journal, clock=self.clock, new_id=self.new_id
+            )
+        return self._runs
+
+    def share(self, runs: RunController) -> None:
+        """Another conversation's, or a surface's, run controller serves this one too."""
+        self._runs, self.given = runs, True
+
+    def connect(self, thread_id: str) -> None:
+        """Tells the run controller which runtime serves this thread."""
+        board = self.runs.runtime
+        if isinstance(board, Switchboard):
+            board.connect(thread_id, self.line)
+
+    def gate(self, run_id: str, shut: Sequence[GatePoint]) -> None:
+        """Shuts gates of a run, or opens all with none named."""
+        self.runs.gate(run_id, shut=shut)
