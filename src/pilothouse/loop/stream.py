@@ -154,15 +154,11 @@ class Response:
         self._events_then = -1  # how many there were when the present silence began
         self._paused = False
         self._unsubscribe: Callable[[], None] | None = None
-<<<<<<< HEAD
         self._closing = False
         self._done = False
         self._closed: asyncio.Future[None] | None = None  # only where somebody waits for another's closing
-=======
         self._unwatch: Callable[[], None] | None = None
         self._shut_since: float | None = None
-        self._closed: asyncio.Future[None] | None = None
->>>>>>> 710e3b8 (The conversation against its page: ids after restarts, cancelled callers, back-pressure, limits for any runtime, attachments, siblings, left-over steering, the view)
 
     # Reading
 
@@ -204,26 +200,8 @@ class Response:
             if paused:
                 await self._pass()
             async for event in self._opened():
-<<<<<<< HEAD
                 if admit(event, consume):
                     return
-=======
-                if self._verdict is not None:  # a stop wins over what became ready in the same step
-                    break
-                if type(event) not in _EVENTS:
-                    if type(event) is StreamEnd:
-                        yield self._finish(self._checked(event))
-                        return
-                    self._fault("what it yielded is no provider event: %s", type(event).__name__)
-                    continue
-                if self.events == 0 and self._too_late():
-                    break
-                if self.events == 0 and type(event) is not ResponseStarted:
-                    self.events += 1
-                    yield ResponseStarted()
-                self.events += 1
-                yield event
->>>>>>> 710e3b8 (The conversation against its page: ids after restarts, cancelled callers, back-pressure, limits for any runtime, attachments, siblings, left-over steering, the view)
                 if paused:
                     await self._pass()
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
@@ -253,9 +231,13 @@ class Response:
             return True
         kind = type(event)
         if kind in _EVENTS:
-            if self.events == 0 and kind is not ResponseStarted:
-                self.events = 1
-                consume(ResponseStarted())
+            if self.events == 0:
+                if self._too_late():
+                    self._close_with(consume)
+                    return True
+                if kind is not ResponseStarted:
+                    self.events = 1
+                    consume(ResponseStarted())
             self.events += 1
             try:
                 consume(event)
