@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from ..contracts import Journal
-from ..core.unicode import clean
+from ..core.canonical import scrub
 from ..messages import MEDIA, Audio, File, Image, InputPart, Media, Message, Part, Text, Video
 
 _TYPE: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?", re.ASCII)
@@ -101,7 +101,7 @@ def _check_url(url: str) -> None:
 
 
 def _basename(name: str) -> str | None:
-    last = re.split(r"[\\/]", clean(_CONTROL.sub("", name)))[-1].strip()
+    last = re.split(r"[\\/]", scrub(_CONTROL.sub("", name)))[-1].strip()
     return last or None
 
 
@@ -117,7 +117,7 @@ def parts_of(content: object, attachments: Sequence[Media]) -> tuple[InputPart, 
         return None
     added = tuple([_media("attachments", index, item) for index, item in enumerate(attachments)])
     if isinstance(content, str):
-        return (Text(clean(content)), *added)
+        return (Text(scrub(content)), *added)
     if isinstance(content, bytes | bytearray) or not isinstance(content, Sequence):
         raise TypeError(f"content must be str, parts or None, got {type(content).__name__}")
     return (*[_part(index, part) for index, part in enumerate(content)], *added)
@@ -125,7 +125,7 @@ def parts_of(content: object, attachments: Sequence[Media]) -> tuple[InputPart, 
 
 def _part(index: int, part: object) -> InputPart:
     if isinstance(part, Text):
-        text = clean(part.text)
+        text = scrub(part.text)
         return part if text == part.text else replace(part, text=text)
     if isinstance(part, MEDIA):
         return _media("content", index, part)

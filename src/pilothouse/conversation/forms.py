@@ -16,8 +16,7 @@ from typing import Any, Final, Literal
 
 from ..cancel import Token
 from ..contracts import RunPort
-from ..core.canonical import NotJSON, check
-from ..core.unicode import clean
+from ..core.canonical import NotJSON, check, scrub
 from ..errors import ProviderContractError
 from ..loop.agent import AgentLoop
 from ..messages import JSON, Message, Model
@@ -254,9 +253,9 @@ class _Opened:
             half = ""
             if "\ud800" <= text[-1] <= "\udbff":
                 text, half = text[:-1], text[-1]
-            yield clean(text) if text else ""
+            yield scrub(text) if text else ""
         if half:
-            yield clean(half)
+            yield scrub(half)
 
     async def _raw(self) -> AsyncIterator[object]:
         if self.whole is not None:
