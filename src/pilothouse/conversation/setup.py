@@ -47,8 +47,8 @@ class Setup:
         """The run controller underneath, made at first use."""
         if self._runs is None:
             line = self.line
-            board = Switchboard(lambda: line.runtime, lambda: made.journal)
-            made = self._runs = RunController(
+            board = Switchboard(lambda: line.runtime)
+            self._runs = RunController(
                 board, journal=self.journal, clock=self.clock, new_id=self.new_id
             )
         return self._runs

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from ..cancel import Token
-from ..contracts import Journal, RunPort, Runtime
+from ..contracts import RunPort, Runtime
 from ..messages import MEDIA, Message
 from ..records import Descriptor, RunView, Start, StatusAnswer
 from .forms import Call, TextRuntime
@@ -65,9 +65,8 @@ class Line:
 class Switchboard:
     """A runtime that only chooses the runtime."""
 
-    def __init__(self, default: Callable[[], Runtime], journal: Callable[[], Journal]) -> None:
+    def __init__(self, default: Callable[[], Runtime]) -> None:
         self._default = default
-        self._journal = journal
         self._descriptor = default().describe()
         self._lines: WeakValueDictionary[str, Line] = WeakValueDictionary()
 
@@ -93,36 +92,37 @@ class Switchboard:
         line = self._lines.get(start.spec.thread_id)
         if line is not None:
             await line.ready(start.spec.run_id)
-        await self._runtime(start).run(await self._loaded(start), port)
+        await self._runtime(start).run(await _loaded(start, port), port)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts, on the thread's line."""
-        await self._runtime(start).resume(await self._loaded(start), port)
+        await self._runtime(start).resume(await _loaded(start, port), port)
 
     async def query(self, start: Start, view: RunView, /) -> StatusAnswer:
         """Asks the thread's runtime where the run stands."""
         answer: StatusAnswer = await self._runtime(start).query(start, view)
         return answer
 
-    async def _loaded(self, start: Start) -> Start:
-        """With the bytes of attachments that the journal keeps apart (AC-116)."""
-        if not (_kept_apart(start.history) or _kept_apart(start.spec.input)):
-            return start
-        history = [await self._with_bytes(message) for message in start.history]
-        given = tuple([await self._with_bytes(message) for message in start.spec.input])
-        return replace(start, history=history, spec=replace(start.spec, input=given))
 
-    async def _with_bytes(self, message: Message) -> Message:
-        if not _kept_apart((message,)):
-            return message
-        parts: list[Any] = []
-        for part in message.parts:
-            if isinstance(part, MEDIA) and part.artifact is not None and part.data is None:
-                data = await self._journal().get_blob(part.artifact.digest)
-                parts.append(replace(part, data=data, artifact=None))
-            else:
-                parts.append(part)
-        return replace(message, parts=tuple(parts))
+async def _loaded(start: Start, port: RunPort) -> Start:
+    """With the bytes of attachments that the journal keeps apart (AC-116)."""
+    if not (_kept_apart(start.history) or _kept_apart(start.spec.input)):
+        return start
+    history = [await _with_bytes(message, port) for message in start.history]
+    given = tuple([await _with_bytes(message, port) for message in start.spec.input])
+    return replace(start, history=history, spec=replace(start.spec, input=given))
+
+
+async def _with_bytes(message: Message, port: RunPort) -> Message:
+    if not _kept_apart((message,)):
+        return message
+    parts: list[Any] = []
+    for part in message.parts:
+        if isinstance(part, MEDIA) and part.artifact is not None and part.data is None:
+            parts.append(replace(part, data=await port.get_artifact(part.artifact.digest), artifact=None))
+        else:
+            parts.append(part)
+    return replace(message, parts=tuple(parts))
 
 
 def _kept_apart(messages: Sequence[Message]) -> bool:

@@ -190,6 +190,10 @@ class WatchedPort:
         """Stores bytes."""
         return await self._port.put_artifact(data, media_type)
 
+    async def get_artifact(self, digest: str) -> bytes:
+        """The bytes of an artifact."""
+        return await self._port.get_artifact(digest)
+
 
 def _seconds(start: Start, name: str) -> float | None:
     given = start.spec.options.get(name)

@@ -81,7 +81,7 @@ class Wing:
             self._template = _conversation(definition(nobody), name)
         template = self._template
         self.runs = RunController(
-            Switchboard(lambda: template.runtime, lambda: journal),
+            Switchboard(lambda: template.runtime),
             name,
             journal=journal,
             auto_recover=auto_recover,
