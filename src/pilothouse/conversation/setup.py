@@ -48,9 +48,7 @@ class Setup:
         if self._runs is None:
             line = self.line
             board = Switchboard(lambda: line.runtime)
-            self._runs = RunController(
-                board, journal=self.journal, clock=self.clock, new_id=self.new_id
-            )
+            self._runs = RunController(board, journal=self.journal, clock=self.clock, new_id=self.new_id)
         return self._runs
 
     def share(self, runs: RunController) -> None:
