@@ -38,6 +38,10 @@ class Names:
     def __len__(self) -> int:
         return len(self._marks)
 
+    def marks(self) -> tuple[int, ...]:
+        """What is kept of the names, in order: equal for equal sets of names."""
+        return tuple(self._marks)
+
     def copy(self) -> Names:
         """An independent copy."""
         twin = Names()

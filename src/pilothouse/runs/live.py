@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ..commands import StopSource
 from ..contracts import Clock, Journal, Runtime
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pilothouse.runs")
 
-_STREAMED = frozenset((TextTold, ReasoningTold, ArgumentsTold))
+_STREAMED = frozenset[type]({TextTold, ReasoningTold, ArgumentsTold})
+_OTHER = frozenset[type](get_args(DeltaBody)) - _STREAMED
 _OVER = (Phase.TERMINAL, Phase.UNKNOWN)
 _RESULTS = frozenset(
     ("call_finished", "call_observed", "model_attempt_ended", "message_added", "partial_saved", "noted")
@@ -147,24 +148,33 @@ class LiveRun:
                 logger.exception("an observer of run %s failed", self.run_id)
 
     def tell(self, body: DeltaBody) -> None:
-        """Publishes a delta; text also waits to be saved as a fragment."""
+        """Publishes a delta; text also waits to be saved as a fragment. What is no delta is logged and dropped (RC-17)."""
         if self.over:
             return
         kind = type(body)
         size = 200
         if kind in _STREAMED:
-            first = self.partials.add(body)  # type: ignore[arg-type]
+            try:
+                first = self.partials.add(body)  # type: ignore[arg-type]
+            except TypeError as error:
+                logger.warning("run %s: a delta was dropped: %s", self.run_id, error)
+                return
             size = 200 + len(body.text)  # type: ignore[union-attr]
             if first and self.timing.partial_interval is not None:
                 self.agenda.after(self.timing.partial_interval, self.save_partials)
             elif self.partials.pending_chars >= self.limits.partial_bytes and not self._saving:
                 self._save_now()
+        elif kind not in _OTHER:
+            logger.warning("run %s: a delta was dropped: %s is none", self.run_id, kind.__name__)
+            return
         elif kind is Extension:
             size = 1000
         self._deltas += 1
         self._publish(Delta(self.run_id, self._deltas, self.writer.state.seq, body), size)
 
     def _save_now(self) -> None:
+        if self.timing.partial_interval is None:
+            return
         self._saving = True
         if self.journal.immediate:
             inline(self.save_partials())
@@ -174,8 +184,6 @@ class LiveRun:
     async def save_partials(self) -> None:
         """Saves what was told and not yet saved (RC-19)."""
         self._saving = False
-        if self.timing.partial_interval is None:
-            return
         if self.over:
             return
         if drafts := self.unsaved():
@@ -187,9 +195,10 @@ class LiveRun:
     def unsaved(self, *, whole: Collection[str] = ()) -> list[Written]:
         """The told text that is not saved yet, to stand in front of a stop, a loss or an end (RC-19).
 
-        `whole`: messages of which no fragment is needed any more. None where a fragment has no place (RC §3.5).
+        `whole`: messages of which no fragment is needed any more. None where a fragment has no place (RC §3.5), or
+        where partial text is not to be saved.
         """
-        if self.state.phase not in (Phase.RUNNING, Phase.WAITING, Phase.STOPPING):
+        if self.timing.partial_interval is None or self.state.phase not in (Phase.RUNNING, Phase.WAITING, Phase.STOPPING):
             return []
         names = self.state.names  # a message that is durable may not be published yet
         done = {*whole, *[name for name in self.partials.message_ids() if names.has("message", name)]}

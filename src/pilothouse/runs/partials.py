@@ -44,7 +44,11 @@ class Partials:
         self.pending_chars = 0
 
     def add(self, told: Told) -> bool:
-        """Counts a piece and gives it its offset; True if it is the first that waits to be saved."""
+        """Counts a piece and gives it its offset; True if it is the first that waits to be saved.
+
+        Raises:
+            TypeError: it is not made as it should be; nothing was counted.
+        """
         part = self._current
         if (
             part is None
@@ -56,6 +60,8 @@ class Partials:
         # The piece was made for this one call and nobody else holds it yet: filling it in place saves a copy a delta.
         force_setattr(told, "offset", part.length)
         text = told.text
+        if type(text) is not str:
+            raise TypeError(f"text is {type(text).__name__}, not str")
         if not text:
             part.named = part.length == 0
             return False
@@ -67,6 +73,11 @@ class Partials:
 
     def _find(self, told: Told) -> _Part:
         kind = _NAMES[type(told)]
+        names = [told.message_id]
+        if isinstance(told, ArgumentsTold):
+            names += [told.call_id, told.tool]
+        if type(told.index) is not int or any(type(name) is not str for name in names):
+            raise TypeError(f"{kind} of message {told.message_id!r}, part {told.index!r}")
         key = (told.message_id, kind, told.index)
         part = self._parts.get(key)
         if part is None:

@@ -59,10 +59,11 @@ def _log_failure(task: asyncio.Task[int]) -> None:
 
 
 class _NotLegal(NamedTuple):
-    """Why one draft of an append, by its place, could not be the next fact."""
+    """Why one draft of an append, by its place, could not be the next fact, and what would have stood before it."""
 
     verdict: Refused | Violation
     place: int
+    made: list[Record]
 
 
 _KEPT_ROOM: Final = (
@@ -79,6 +80,17 @@ _KEPT_ROOM: Final = (
     ViolationRecorded,
 )
 """What a full run still takes: it can always be stopped, settled and ended (RC §3.12)."""
+
+
+def _is_same(record: Record, draft: Draft, lane: Lane) -> bool:
+    """Whether a draft is an exact repeat of a record (RC-13)."""
+    event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
+    if (record.event_id, record.lane) != (event_id, lane):
+        return False
+    try:
+        return record.digest == draft_digest(draft.fact, event_id, draft.causation, draft.source)
+    except NotJSON:
+        return False
 
 
 class Writer:
@@ -164,6 +176,10 @@ class Writer:
             return self.state.seq
         if self.closed:
             return await self._closed(drafts)
+        if self._journal.immediate:  # asking costs less than folding anew
+            for place, (draft, lane) in enumerate(drafts):
+                if draft.event_id is not None and (seq := await self._stored_already(draft, lane)):
+                    return await self._without(drafts, place, seq)
         before = Head(self.state.seq, self.state.chain)
         # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
         ahead = self.state if self._journal.immediate else self.state.fork()
@@ -213,7 +229,7 @@ class Writer:
                 raise
             if verdict is not LEGAL:
                 assert isinstance(verdict, Refused | Violation)
-                return _NotLegal(verdict, place)
+                return _NotLegal(verdict, place, made)
         return made
 
     def _take(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int, made: list[Record]) -> Verdict:
@@ -298,14 +314,16 @@ class Writer:
         if self.closed in ("ended", "unknown"):
             seqs = [await self._stored_already(draft, lane) for draft, lane in drafts]
             if all(seqs):
-                return seqs[-1] or 0
+                return max(seq or 0 for seq in seqs)
         raise RecordRefused(self.closed)
 
     async def _illegal(self, problem: _NotLegal, drafts: Sequence[Written]) -> int:
-        verdict, place = problem
+        verdict, place, made = problem
         draft, lane = drafts[place]
         if (seq := await self._stored_already(draft, lane)) is not None:
             return await self._without(drafts, place, seq)
+        if any(_is_same(record, draft, lane) for record in made):  # twice in one append
+            return await self._without(drafts, place, 0)
         if isinstance(verdict, Refused):
             raise RecordRefused(verdict.code, verdict.why)
         if lane == HOST:
@@ -317,19 +335,12 @@ class Writer:
         """The seq of an exact repeat of a stored fact, in any state (RC-13)."""
         event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
         stored = await self._journal.find(self.state.run_id, event_id)
-        if stored is None or stored.lane != lane:
-            return None
-        try:
-            again = draft_digest(draft.fact, event_id, draft.causation, draft.source)
-        except NotJSON:
-            return None
-        return stored.seq if again == stored.digest else None
+        return stored.seq if stored is not None and _is_same(stored, draft, lane) else None
 
     async def _without(self, drafts: Sequence[Written], place: int, seq: int) -> int:
-        """Writes the others of an append: a repeat changes nothing, for them neither (RC-13)."""
+        """Writes the others of an append: a repeat changes nothing, for them neither (RC-13). The last seq of all is told."""
         rest = [*drafts[:place], *drafts[place + 1 :]]
-        last = await self._write(rest) if rest else seq
-        return seq if place == len(drafts) - 1 else last
+        return max(seq, await self._write(rest)) if rest else seq
 
     async def _repeated(self, drafts: Sequence[Written]) -> int:
         """An event id is taken: by an exact repeat, which is left out, or by other content."""
@@ -338,8 +349,8 @@ class Writer:
             event_id = draft.event_id or event_id_of(draft.fact, -place, lane)
             if (seq := await self._stored_already(draft, lane)) is not None:
                 return await self._without(drafts, place, seq)
-            if here.get(event_id) == (draft, lane):  # twice in one append
-                return await self._without(drafts, place, 0) or self.state.seq
+            if here.get(event_id) == (draft, lane):
+                return await self._without(drafts, place, 0)
             if event_id in here or await self._journal.find(self.state.run_id, event_id) is not None:
                 return await self._conflict(draft, lane, event_id)
             here[event_id] = draft, lane
