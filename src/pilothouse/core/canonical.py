@@ -225,7 +225,10 @@ def seal(
         NotJSON: the fact holds something that has no canonical form.
     """
     given = Body(fact, event_id, causation, source)
-    stored, body = normal(given)
+    try:
+        stored, body = normal(given)
+    except NotJSON as error:
+        raise NotJSON(error.path.removeprefix("data."), error.why) from error
     if stored is not given:
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
     body_digest = sha256(body).hexdigest()
@@ -233,6 +236,15 @@ def seal(
     return Record(
         run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
     )
+
+
+def misshapen(fact: AnyFact) -> str:
+    """Why a fact is none: where it holds what it must not hold, or what JSON cannot; empty if it is well made."""
+    try:
+        readable(encode_body(fact, "", None, None))
+    except NotJSON as error:
+        return str(NotJSON(error.path.removeprefix("data."), error.why))
+    return ""
 
 
 def encode_body(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> bytes:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from ..commands import CommandKind
+from ..messages import Value
 from ..records import CallView, Descriptor, Ownership, Registration, RunView, UnknownInfo
 from .canonical import digest_of
 from .run import Phase, RunState
 
 TEXT_LIMIT: Final = 512
+V = TypeVar("V", bound=Value)
 
 _INPUTS: Final[tuple[CommandKind, ...]] = ("steer", "follow_up", "withdraw", "replace")
 
@@ -46,16 +48,13 @@ def view(
         tenant=spec.tenant,
         parent=spec.parent,
         turn=state.turn,
-        requests=tuple(
-            replace(request, prompt=request.prompt[:TEXT_LIMIT])
-            for _, request in sorted(state.requests.items())
-        ),
+        requests=tuple([_bounded(request) for _, request in sorted(state.requests.items())]),
         queued=tuple(state.queued),
         calls=tuple(
             CallView(call.call_id, call.tool, call.state, call.attempt)  # type: ignore[arg-type]
             for _, call in sorted(state.calls.items())
         ),
-        outcome=state.outcome,
+        outcome=None if state.outcome is None else _bounded(state.outcome),
         delivery=state.delivery,
         usage=state.usage,
         unknown=_unknown(state, descriptor, lost=lost),
@@ -63,6 +62,16 @@ def view(
         created_at_ms=registration.created_at_ms,
         updated_at_ms=state.updated_at_ms,
     )
+
+
+def _bounded(value: V) -> V:
+    """A value of the vocabulary whose texts are not longer than a view's may be."""
+    long = {
+        name: text[:TEXT_LIMIT]
+        for name in value.__struct_fields__
+        if type(text := getattr(value, name)) is str and len(text) > TEXT_LIMIT
+    }
+    return replace(value, **long) if long else value
 
 
 def view_digest(found: RunView) -> str:
@@ -94,11 +103,13 @@ def _can(phase: Phase, state: RunState, descriptor: Descriptor | None) -> tuple[
     if descriptor is None or phase in (Phase.UNKNOWN, Phase.TERMINAL):
         return ()
     declared = set(descriptor.commands)
-    if phase is Phase.STOPPING:
-        return ("cancel",) if "cancel" in declared else ()
-    found: list[CommandKind] = [kind for kind in _INPUTS if kind in declared]
-    if state.requests and "answer" in declared:
-        found.append("answer")
-    if "cancel" in declared and descriptor.cancel != "none":
+    if descriptor.cancel == "none":
+        declared.discard("cancel")
+    found: list[CommandKind] = []
+    if phase is not Phase.STOPPING:
+        found += [kind for kind in _INPUTS if kind in declared]
+        if state.requests and "answer" in declared:
+            found.append("answer")
+    if "cancel" in declared:
         found.append("cancel")
     return tuple(found)

@@ -383,8 +383,8 @@ class RunController:
                 async with follower:
                     async for _ in follower:
                         pass
-        view = await self.inspect(run_id)
-        outcome = view.outcome
+        state, view = await self._fleet.seen(run_id)
+        outcome = state.outcome  # with its whole text; a view is bounded
         if outcome is None:
             unknown = view.unknown
             lost = Unknown(unknown.cause, unknown.reason) if unknown is not None else Unknown("owner_lost")

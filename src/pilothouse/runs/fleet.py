@@ -142,6 +142,10 @@ class Fleet:
 
     async def view(self, run_id: str) -> RunView:
         """The bounded view of a run; reads, never writes (RC-48)."""
+        return (await self.seen(run_id))[1]
+
+    async def seen(self, run_id: str) -> tuple[RunState, RunView]:
+        """A run's fold and its bounded view."""
         live = self.live.get(run_id)
         if live is not None and (not live.over or live.state.phase is Phase.TERMINAL):
             # Memory is never behind the journal while we own the run, and an end is final.
@@ -153,7 +157,7 @@ class Fleet:
             owner = self.ownership(head)
         controllable = self.why_not(registration) is None
         descriptor = self.described.descriptor if controllable else None
-        return view(state, registration, fence=fence, ownership=owner, descriptor=descriptor)
+        return state, view(state, registration, fence=fence, ownership=owner, descriptor=descriptor)
 
     def why_not(self, registration: Registration) -> str | None:
         """Why this controller cannot control a run (RC-85): None, `binding`, `descriptor_changed`, `vocabulary`."""

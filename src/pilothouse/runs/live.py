@@ -198,7 +198,11 @@ class LiveRun:
         `whole`: messages of which no fragment is needed any more. None where a fragment has no place (RC §3.5), or
         where partial text is not to be saved.
         """
-        if self.timing.partial_interval is None or self.state.phase not in (Phase.RUNNING, Phase.WAITING, Phase.STOPPING):
+        if self.timing.partial_interval is None or self.state.phase not in (
+            Phase.RUNNING,
+            Phase.WAITING,
+            Phase.STOPPING,
+        ):
             return []
         names = self.state.names  # a message that is durable may not be published yet
         done = {*whole, *[name for name in self.partials.message_ids() if names.has("message", name)]}

@@ -122,11 +122,8 @@ class Gate:
 
 
 def kind_of(command: Command) -> CommandKind:
-    """The kind under which a command is asked for; a replacement is a new steer or follow-up."""
-    body = command.body
-    if isinstance(body, Replace):
-        return "steer"
-    return body.__struct_config__.tag  # type: ignore[return-value]
+    """The kind of a command, by its name on every wire."""
+    return command.body.__struct_config__.tag  # type: ignore[return-value]
 
 
 class Pending:
@@ -193,9 +190,15 @@ class Inbox:
     def peek(self, kind: CommandKind | None = None) -> Command | None:
         """The next one (of that kind), left where it is."""
         for command in self._items:
-            if kind is None or kind_of(command) == kind:
+            if kind is None or self._kind(command) == kind:
                 return command
         return None
+
+    def _kind(self, command: Command) -> CommandKind:
+        """The kind under which it is asked for: a replacement is what it replaced (RC-43)."""
+        while isinstance(command.body, Replace):
+            command = self._live.state.commands[command.body.command_id].command
+        return kind_of(command)
 
     def take(self, kind: CommandKind | None = None) -> Pending | None:
         """Takes the next one (of that kind), or None. Never waits."""

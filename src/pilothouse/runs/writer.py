@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ..commands import Cancel
 from ..contracts import Clock, Journal
-from ..core.canonical import NotJSON, digest, draft_digest, encode, encode_body, readable, seal
+from ..core.canonical import NotJSON, digest, draft_digest, encode, misshapen, readable, seal
 from ..core.rules import LEGAL, Refused, Verdict, Violation, judge
 from ..core.run import HOST, RUNTIME, Phase, RunState, apply
 from ..core.settling import event_id_of, expand
@@ -183,24 +183,26 @@ class Writer:
         before = Head(self.state.seq, self.state.chain)
         # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
         ahead = self.state if self._journal.immediate else self.state.fork()
-        made = self._judge(ahead, drafts)
-        if isinstance(made, _NotLegal):
-            if ahead is self.state and ahead.seq != before.seq:
-                self.state = await self._reload()
-            return await self._illegal(made, drafts)
         try:
-            stored = await self._append(made, before, ahead)
+            made = self._judge(ahead, drafts)
+            stored = not isinstance(made, _NotLegal) and await self._append(made, before, ahead)
         except BaseException:
-            if ahead is self.state:
-                self.state = await self._reload()
+            await self._take_back(before)
             raise
+        if isinstance(made, _NotLegal):
+            await self._take_back(before)
+            return await self._illegal(made, drafts)
         if not stored:
-            if ahead is self.state:
-                self.state = await self._reload()
+            await self._take_back(before)
             return await self._repeated(drafts)
         self.state = ahead
         self._publish(made)
         return made[-1].seq
+
+    async def _take_back(self, before: Head) -> None:
+        """Folds the run anew where it was its own look-ahead."""
+        if self.state.seq != before.seq:
+            self.state = await self._reload()
 
     def _publish(self, made: list[Record]) -> None:
         """Shows what is durable, in order: what an observer causes to be written is shown behind what caused it."""
@@ -223,12 +225,14 @@ class Writer:
                 verdict = self._take(ahead, draft, lane, at_ms, made)
             except NotJSON as error:
                 verdict = Refused("invalid_fact", str(error))
-            except (AttributeError, TypeError, KeyError):
-                # A fact of the wrong shape confuses the rules before it is written down: then this names its path.
-                readable(encode_body(draft.fact, draft.event_id or "", draft.causation, draft.source))
-                raise
+            except (AttributeError, KeyError, TypeError):  # a fact of the wrong shape confuses the rules
+                if not (why := misshapen(draft.fact)):
+                    raise
+                verdict = Refused("invalid_fact", why)
             if verdict is not LEGAL:
                 assert isinstance(verdict, Refused | Violation)
+                if isinstance(verdict, Violation) and (why := misshapen(draft.fact)):
+                    verdict = Refused("invalid_fact", why)
                 return _NotLegal(verdict, place, made)
         return made
 
@@ -320,6 +324,8 @@ class Writer:
     async def _illegal(self, problem: _NotLegal, drafts: Sequence[Written]) -> int:
         verdict, place, made = problem
         draft, lane = drafts[place]
+        if verdict.code == "invalid_fact":
+            raise RecordRefused(verdict.code, verdict.why)
         if (seq := await self._stored_already(draft, lane)) is not None:
             return await self._without(drafts, place, seq)
         if any(_is_same(record, draft, lane) for record in made):  # twice in one append
