@@ -258,9 +258,27 @@ async def decoding() -> list[Row]:
     return [Row("decoding a chunk", "µs", await per_call(mine, 5) / 1000, await per_call(base, 5) / 1000, 5)]
 
 
+async def serving() -> list[Row]:
+    """Runs on HTTP."""
+    from . import serving as http
+
+    sse, base = await http.sse_us(10_000)
+    each, slower = await http.fan_out(1000, 100)
+    late = await http.latency_ms()
+    return [
+        Row("a delta to the bytes of one stream, beyond the model's own pause", "µs", sse, base, 1.6),
+        Row("a delta to each of 1,000 streams of one run", "µs", each, 0, None),
+        Row("… and the run beside a run that nobody follows", "×", slower, 1, None),
+        Row(
+            "200 runs of 20 deltas a second: late at the socket, median", "ms", late[len(late) // 2], 0, None
+        ),
+        Row("… 99 of 100", "ms", late[len(late) * 99 // 100], 0, 5),
+    ]
+
+
 CASES = {
     case.__name__: case
-    for case in (importing, turn, tool_call, delta, concurrent, memory, durable, counts, decoding)
+    for case in (importing, turn, tool_call, delta, concurrent, memory, durable, counts, decoding, serving)
 }
 
 

@@ -150,8 +150,10 @@ class Registry:
         """How many connections follow a run."""
         return self._runs[run]
 
-    def shared(self, run: str) -> Shared:
-        """Frames of a run that one connection wrote and others can use."""
+    def shared(self, run: str) -> Shared | None:
+        """Frames of a run that one connection wrote and others can use; None where there is no other."""
+        if self._runs[run] < 2:
+            return None
         return self._shared.setdefault(run, {})
 
     @asynccontextmanager
@@ -311,23 +313,36 @@ class Stream:
                 return reader.error("internal", "the stream of this run cannot be shown")
 
     async def _follow(self, run: Followed, reader: Reader, send: Send) -> bytes:
-        shared = self._registry.shared(self.run)
+        """Takes what is there, makes one write of it, and waits. Neighbouring pieces become one frame (SV-43)."""
+        registry, key = self._registry, self.run
+        monotonic = registry.clock.monotonic
+        flow: Flow | None = None
         async with run.follow() as follower:
+            delta_nowait = follower.delta_nowait
             async for item in follower:
-                data = await self._take(item, reader, follower, shared)
-                if not reader.ended and reader.may_pause and follower.idle:
-                    data += await self._made(reader.rest())
-                if reader.ended:
-                    return data
-                await self._write(send, data)
+                ready: Record | Delta | None = item
+                while flow is not None and type(ready) is Delta and flow.take(ready):
+                    ready = delta_nowait()
+                data = b"" if flow is None else flow.write(registry.shared(key))
+                if ready is not None:
+                    data += await self._batch(ready, reader, follower)
+                    flow = reader.flow
+                    if reader.ended:
+                        return data
+                if data:
+                    # As `_write`, without a call more: this is done for each delta and each reader.
+                    self._writing_since = self._last_write = monotonic()
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    self._writing_since = None
         return await self._made(reader.finish())
 
-    async def _take(self, first: Record | Delta, reader: Reader, follower: Follower, shared: Shared) -> bytes:
-        """An item, and the deltas that are there with it: neighbours of one part become one frame (SV-43)."""
+    async def _batch(self, first: Record | Delta, reader: Reader, follower: Follower) -> bytes:
+        """What is there, beginning with something that does not just flow."""
+        shared = self._registry.shared(self.run)
         out: list[bytes] = []
         size = 0
         item: Record | Delta | None = first
-        while item is not None:
+        while item is not None and size <= _BATCH_BYTES:
             flow = reader.flow
             if flow is None or type(item) is not Delta or not flow.take(item):
                 if flow is not None:
@@ -335,12 +350,14 @@ class Stream:
                 made = await self._made(reader.feed(item))
                 out.append(made)
                 size += len(made)
-                if reader.ended or size > _BATCH_BYTES:
+                if reader.ended:
                     return b"".join(out)
             item = follower.delta_nowait()
         if (flow := reader.flow) is not None:
             out.append(flow.write(shared))
-        return out[0] if len(out) == 1 else b"".join(out)
+        elif reader.may_pause and follower.idle:
+            out.append(await self._made(reader.rest()))
+        return b"".join(out)
 
     async def _made(self, making: Awaitable[bytes]) -> bytes:
         """What a reader makes of something."""
@@ -355,11 +372,9 @@ class Stream:
     async def _write(self, send: Send, data: bytes) -> None:
         if not data:
             return
-        clock = self._registry.clock
-        self._writing_since = clock.monotonic()
+        self._writing_since = self._last_write = self._registry.clock.monotonic()
         await send({"type": "http.response.body", "body": data, "more_body": True})
         self._writing_since = None
-        self._last_write = clock.monotonic()
 
     async def _watch(self, send: Send) -> None:
         """Fills silences with comments, finds dead peers, and keeps the limit of a connection."""
