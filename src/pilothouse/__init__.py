@@ -2,7 +2,7 @@
 
 Names are loaded at first use, so that importing the package costs next to nothing. Grouped as the house is built:
 
-    conversation   AgentController, Reply, AgentState, RunExtras
+    conversation   AgentController, Reply, AgentState, RunExtras, UploadController, UploadFile, UploadResult
     loop, tools    AgentLoop, LoopConfig, tool
     runs           RunController, Run, RunSpec, Command
     journals       MemoryJournal, SQLiteJournal
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from .conversation.attachments import Attachment as Attachment
     from .conversation.controller import AgentController as AgentController
     from .conversation.extras import RunExtras as RunExtras
+    from .conversation.files import UploadFile as UploadFile
+    from .conversation.files import UploadResult as UploadResult
     from .conversation.reply import Reply as Reply
     from .conversation.sync import run_sync as run_sync
+    from .conversation.uploads import UploadController as UploadController
     from .core.lifecycle import AgentState as AgentState
     from .errors import ConfigError as ConfigError
     from .errors import JournalError as JournalError
@@ -96,6 +99,9 @@ _HOMES = {
     "ToolError": "errors",
     "Truncated": "events",
     "Unknown": "events",
+    "UploadController": "conversation.uploads",
+    "UploadFile": "conversation.files",
+    "UploadResult": "conversation.files",
     "Usage": "messages",
     "UsageError": "errors",
     "provider": "providers.resolve",

@@ -12,7 +12,8 @@
     │   └── SendRefused, SendAbandoned
     ├── ProviderError         the model's side failed (recorded, given to on_error)
     │   ├── SendTimeout, StreamIdleTimeout       (both also TimeoutError)
-    │   └── StreamEndedEarly, ProviderContractError
+    │   ├── StreamEndedEarly, ProviderContractError
+    │   └── UploadError ⊃ PermanentUploadError
     ├── ToolError             a tool says something to the model
     │   └── ToolStopped, OutcomeUnknown
     ├── RunError              what a runtime or run did
@@ -332,6 +333,20 @@ class ProviderContractError(ProviderError):
     """The provider object does not do what the contract says."""
 
     code = "provider_contract"
+
+
+class UploadError(ProviderError):
+    """An upload failed; another attempt may help."""
+
+    code = "upload"
+    retryable = True
+
+
+class PermanentUploadError(UploadError):
+    """An upload failed in a way that another attempt cannot help."""
+
+    code = "upload_refused"
+    retryable = False
 
 
 # Tools: what they say to the model
