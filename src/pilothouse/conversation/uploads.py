@@ -361,7 +361,7 @@ class UploadController:
         self._tried(upload, signal, error)
 
     def _came_home(self, work: asyncio.Future[Any]) -> None:
-        self._orphans.discard(work)  # type: ignore[arg-type]
+        self._orphans.discard(work)
         if not work.cancelled():
             work.exception()
 
