@@ -100,6 +100,7 @@ LossCause: TypeAlias = Literal[
     "owner_lost",  # the process that drove it is gone
     "shutdown",  # the controller was closed
     "recovery_failed",  # a recovery began and broke
+    "journal_unavailable",  # told to waiters while the journal is away; never recorded
 ]
 
 # Facts

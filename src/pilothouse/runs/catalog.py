@@ -23,6 +23,8 @@ def _seen(fleet: Fleet, entry: RunEntry) -> RunEntry:
     mine = entry.binding == fleet.binding and entry.descriptor_digest == fleet.described.digest
     live = fleet.live.get(entry.run_id)
     ownership = "here" if live is not None and not live.over else entry.ownership
+    if ownership == "parked" and mine and fleet.described.descriptor.recovery != "journal":
+        ownership = "orphaned"
     status = entry.status
     if ownership == "orphaned" and entry.state != "terminal":
         status = "unknown"

@@ -16,7 +16,7 @@ from ..commands import Ack, Cancel, Command, StopSource
 from ..contracts import Clock, GatePoint, Journal, Runtime
 from ..core.run import Phase
 from ..core.transcript import Transcript
-from ..errors import CursorAhead, OwnedElsewhere
+from ..errors import CursorAhead, JournalError, OwnedElsewhere
 from ..events import Unknown
 from ..messages import JSON, UNSET, Message, Unset
 from ..records import (
@@ -42,7 +42,7 @@ from .ordering import Orders
 from .recovering import Recovery
 from .ring import Observer, Subscription
 from .starting import Starter
-from .timing import RunLimits, RunTiming
+from .timing import RunLimits, RunStats, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
 
@@ -251,7 +251,7 @@ class RunController:
         async def changed(name: str, seq: int) -> int:
             return await fleet.journal.changed(name, seq, timeout=fleet.timing.lease)
 
-        source = Source(run_id, fleet.head, fleet.read, changed, self._live, self._subscribe)
+        source = Source(run_id, fleet.head, fleet.read, changed, self._live, self._subscribe, fleet.ownership)
         return Follower(source, after, deltas=deltas, through_unknown=through_unknown, recent=recent)
 
     def _live(self, run_id: str) -> LiveRun | None:
@@ -328,6 +328,11 @@ class RunController:
         """
         return await self._orders.ack(run_id, command_id)
 
+    def stats(self) -> RunStats:
+        """Counts of this process."""
+        fleet = self._fleet
+        return RunStats(len(fleet.live) - len(fleet.finished), len(fleet.finished), fleet.zombies)
+
     # Recovering
 
     async def recover(self, run_id: str, *, accept: Accept | None = None) -> RunView:
@@ -369,27 +374,29 @@ class RunController:
             task.cancel()
 
     async def _wait(self, run_id: str, *, through_unknown: bool) -> RunResult:
-        live = self._live(run_id)
-        if live is not None and not through_unknown:
-            live.followers += 1
-            try:
+        while True:
+            live = self._live(run_id)
+            if live is not None and not through_unknown:
                 await live.wait_over()
-            finally:
-                live.followers -= 1
-        else:
-            head: RunHead = await self._fleet.head(run_id)
-            if head.summary.state != "terminal":
-                follower = self.stream(run_id, head.head.seq, deltas=False, through_unknown=through_unknown)
-                async with follower:
-                    async for _ in follower:
-                        pass
-        state, view = await self._fleet.seen(run_id)
-        outcome = state.outcome  # with its whole text; a view is bounded
-        if outcome is None:
-            unknown = view.unknown
-            lost = Unknown(unknown.cause, unknown.reason) if unknown is not None else Unknown("owner_lost")
-            return RunResult(lost, view, settled=False)
-        return RunResult(outcome, view)
+                if live.writer.stalled and not live.over:
+                    away = Unknown("journal_unavailable", "the run waits for its journal")
+                    return RunResult(away, await self.inspect(run_id), settled=False)
+            if live is None or through_unknown or live.released:
+                await self._wait_following(run_id, through_unknown=through_unknown)
+            state, view = await self._fleet.seen(run_id)
+            if state.outcome is not None:  # with its whole text; a view is bounded
+                return RunResult(state.outcome, view)
+            if (unknown := view.unknown) is not None and not through_unknown:
+                return RunResult(Unknown(unknown.cause, unknown.reason), view, settled=False)
+
+    async def _wait_following(self, run_id: str, *, through_unknown: bool) -> None:
+        """Waits for the end of a run that is not live here, or not all the time."""
+        head: RunHead = await self._fleet.head(run_id)
+        if head.summary.state != "terminal":
+            follower = self.stream(run_id, head.head.seq, deltas=False, through_unknown=through_unknown)
+            async with follower:
+                async for _ in follower:
+                    pass
 
     async def __aenter__(self) -> Self:
         """Opens; with `auto_recover="on_open"` lost runs are recovered first."""
@@ -416,29 +423,36 @@ class RunController:
         fleet.closed = True
         living = [live for live in fleet.live.values() if not live.over]
         for live in living:
-            await live.save_partials()
+            if not live.writer.stalled:
+                await live.save_partials()
             live.closing = True
         for live in living:
             if live.state.resting:
-                task = live.task
-                live.release()
-                if task is not None:
-                    task.cancel()
+                live.let_go()
             else:
                 live.gate.open()
                 live.scope.fire("the controller was closed", "shutdown")
         await self._join(living, seconds)
         for live in living:
-            if not live.over and live.state.phase not in (Phase.TERMINAL, Phase.UNKNOWN):
+            if live.writer.stalled:
+                live.give_up_waiting()
+            elif not live.over and live.state.phase not in (Phase.TERMINAL, Phase.UNKNOWN):
                 await live.lose("shutdown", "the controller was closed")
         await fleet.agenda.aclose()
-        await fleet.journal.release(fleet.owner)
+        await self._end_all(set(fleet.releasing.values()), seconds)
+        try:
+            await fleet.journal.release(fleet.owner)
+        except JournalError as error:
+            logger.warning("the claims end with their leases: %s", error)
         if self._own_journal:
             await fleet.journal.aclose()
 
     async def _join(self, living: list[LiveRun], seconds: float) -> None:
         """Waits for the runs' tasks; those that do not end in time are cancelled, then left."""
-        tasks = {live.task for live in living if live.task is not None and not live.task.done()}
+        await self._end_all({live.task for live in living if live.task is not None}, seconds)
+
+    async def _end_all(self, found: set[asyncio.Task[None]], seconds: float) -> None:
+        tasks = {task for task in found if not task.done()}
         for limit_s in (seconds, 1.0):
             if not tasks:
                 return

@@ -6,16 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..contracts import Clock, Journal, Runtime
+from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
-from ..core.run import Phase, RunState, Terms, fold
+from ..core.run import HOST, Phase, RunState, Terms, fold
 from ..core.view import view
 from ..errors import InvalidSpec, NotControllable, RunNotFound, UsageError
-from ..events import VOCABULARY
+from ..events import VOCABULARY, StopRequested
 from ..journal.liveness import this_process
 from ..records import (
     ClaimRequest,
     DescribedRuntime,
+    Draft,
     Ownership,
     Record,
     Registration,
@@ -76,6 +77,7 @@ class Fleet:
         self.finished: dict[str, LiveRun] = {}  # of those, the ones that are over, oldest first
         self.threads: dict[str, LiveRun] = {}  # the last run of each thread that was live here
         self.recovering: dict[str, asyncio.Task[None]] = {}
+        self.releasing: dict[str, asyncio.Task[None]] = {}  # claims that are being given up
         self.zombies = 0
         self.closed = False
         self._renewing = False
@@ -136,7 +138,7 @@ class Fleet:
             return "none"
         if head.owner is not None and head.owner_alive and head.owner != self.owner.id:
             return "elsewhere"
-        if head.summary.resting:
+        if head.summary.resting and self.parks(head.registration):
             return "parked"
         return "none" if head.summary.loss_recorded else "orphaned"
 
@@ -158,6 +160,10 @@ class Fleet:
         controllable = self.why_not(registration) is None
         descriptor = self.described.descriptor if controllable else None
         return state, view(state, registration, fence=fence, ownership=owner, descriptor=descriptor)
+
+    def parks(self, registration: Registration) -> bool:
+        """Whether a run at rest that nobody drives goes on as it is: its facts are all there is (RC-50)."""
+        return self.described.descriptor.recovery == "journal" or self.why_not(registration) is not None
 
     def why_not(self, registration: Registration) -> str | None:
         """Why this controller cannot control a run (RC-85): None, `binding`, `descriptor_changed`, `vocabulary`."""
@@ -195,9 +201,11 @@ class Fleet:
             limits=self.limits,
             follower_buffer=self.follower_buffer,
             cancel_level=self.described.descriptor.cancel,
+            parks=self.described.descriptor.recovery == "journal",
             read_facts=self.paths.facts,
             reload=reload,
             on_over=self._over,
+            on_zombie=self._zombie,
         )
         self.live[run_id] = live
         self.finished.pop(run_id, None)
@@ -207,35 +215,72 @@ class Fleet:
 
     async def drive(self, live: LiveRun, *, resume: bool) -> None:
         """Gives a live run to the runtime."""
-        registration = live.registration
-        history = await self.paths.for_start(registration.spec)
-        start = Start(
+        start = await self.start_of(live.registration, live.writer.fence)
+        await self.settle_times(live)
+        if live.over:
+            return
+        if resume:
+            assert isinstance(self.runtime, Resumable)
+        work = self.runtime.resume if resume else self.runtime.run  # type: ignore[attr-defined]
+        live.drive(work, start)
+
+    async def start_of(self, registration: Registration, fence: int) -> Start:
+        """What a runtime is given."""
+        return Start(
             registration.spec,
-            history,
+            await self.paths.for_start(registration.spec),
             registration.spec_digest,
             registration.binding,
             registration.descriptor_digest,
-            live.writer.fence,
+            fence,
             registration.identity,
         )
-        live.drive(self.runtime, start, resume=resume)
+
+    async def settle_times(self, live: LiveRun) -> None:
+        """What was due while nobody drove the run is done before it is driven: its deadline, expired requests."""
+        if live.late:
+            await live.write_quietly((Draft(StopRequested("deadline", "deadline")), HOST))
+        now = self.clock.time_ms()
+        for request in list(live.state.requests.values()):
+            if request.expires_at_ms is not None and request.expires_at_ms <= now:
+                await live.expire(request.id)
+            else:
+                live.expect_expiry(request)
+        live.rest()
 
     def _over(self, live: LiveRun) -> None:
         """A run has its end or was lost: its claim is given up, its memory later (RC-73)."""
-        if live.zombie:
-            self.zombies += 1
-        self.agenda.after(self.timing.keep_finished, lambda: self._evict(live))
         self.finished[live.run_id] = live
+        if live.released and not live.followers:
+            self._evict(live)
+        else:
+            self.agenda.after(self.timing.keep_finished, lambda: self._evict(live))
         if len(self.finished) > KEPT_FINISHED:
             self._evict(next(iter(self.finished.values())))
         if self.journal.immediate:
             inline(self.journal.release(self.owner, live.run_id))
         else:
-            self.agenda.spawn(self._release(live))
+            task = asyncio.get_running_loop().create_task(self._release(live))
+            self.releasing[live.run_id] = task
+            task.add_done_callback(lambda done: self._released(live.run_id, done))
 
     async def _release(self, live: LiveRun) -> None:
         await live.writer.drain()
         await self.journal.release(self.owner, live.run_id)
+
+    def _released(self, run_id: str, task: asyncio.Task[None]) -> None:
+        if self.releasing.get(run_id) is task:
+            del self.releasing[run_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("the claim of run %s ends with its lease: %s", run_id, error)
+
+    async def released(self, run_id: str) -> None:
+        """Waits until a claim that is being given up is: what comes after it is a new one."""
+        if (task := self.releasing.get(run_id)) is not None:
+            await asyncio.wait({task})
+
+    def _zombie(self, _live: LiveRun) -> None:
+        self.zombies += 1
 
     def _evict(self, live: LiveRun) -> None:
         self.finished.pop(live.run_id, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ..errors import CursorAhead
 from ..events import ContinuityLost, Delta, Lagged, OwnershipTold, RunAbandoned, RunEnded, StartRefused
-from ..records import Record, RunHead
+from ..records import Ownership, Record, RunHead
 from .ring import Item, Subscription
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Source(NamedTuple):
     changed: Callable[[str, int], Awaitable[int]]
     live: Callable[[str], LiveRun | None]
     subscribe: Callable[[LiveRun], Subscription]
+    ownership: Callable[[RunHead], Ownership]
 
 
 class Follower:
@@ -150,7 +151,7 @@ class Follower:
         if head.head.seq > self._seen or source.live(source.run_id) is not None:
             self._behind = True
             return
-        if not self._through_unknown and (ending := _resting_end(head)) is not None:
+        if not self._through_unknown and (ending := _resting_end(head, source.ownership(head))) is not None:
             if ending:
                 self._ready.append(Delta(source.run_id, 0, self._seen, OwnershipTold(ending)))
             self._over = True
@@ -178,10 +179,8 @@ class Follower:
         await self.aclose()
 
 
-def _resting_end(head: RunHead) -> str | None:
+def _resting_end(head: RunHead, ownership: Ownership) -> str | None:
     """Whether nothing more will come of a run that nobody drives: None, or what to tell ("" for nothing)."""
     if head.summary.state in ("terminal", "unknown"):
         return ""
-    if head.owner is None or head.owner_alive is False:
-        return None if head.summary.resting else "orphaned"
-    return None
+    return ownership if ownership == "orphaned" else None

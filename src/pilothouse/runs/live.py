@@ -7,14 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..commands import StopSource
-from ..contracts import Clock, Journal, Runtime
+from ..commands import Answer, FollowUp, Request, Steer, StopSource
+from ..contracts import Clock, Journal
 from ..core.run import HOST, Phase, RunState
-from ..errors import ProtocolViolation, RecordRefused, StartRefused
+from ..errors import JournalError, JournalUnavailable, ProtocolViolation, RecordRefused, StartRefused
 from ..events import (
     ArgumentsTold,
     Cancelled,
     CommandAnswered,
+    CommandReceived,
     ContinuityLost,
     Delta,
     DeltaBody,
@@ -26,6 +27,7 @@ from ..events import (
     OwnershipTold,
     ReasoningTold,
     RequestClosed,
+    RequestOpened,
     RunEnded,
     StopRequested,
     TextTold,
@@ -71,9 +73,11 @@ class LiveRun:
         limits: RunLimits,
         follower_buffer: int,
         cancel_level: str,
+        parks: bool,
         read_facts: Callable[[str, int], Awaitable[list[Record]]],
         reload: Callable[[], Awaitable[RunState]],
         on_over: Callable[[LiveRun], None],
+        on_zombie: Callable[[LiveRun], None],
     ) -> None:
         self.registration = registration
         self.run_id = registration.spec.run_id
@@ -92,16 +96,22 @@ class LiveRun:
         self.zombie = False
         self.closing = False
         self.over = False  # terminal, lost or released: nothing will be written here any more
+        self.released = False  # let go at rest: it is over here, and neither ended nor lost
         self.followers = 0
         self._deltas = 0
         self._saving = False
         self._reader = read_facts
         self._on_over = on_over
+        self._on_zombie = on_zombie
         self._started: list[asyncio.Future[None]] = []
         self._ends: list[asyncio.Future[None]] = []
         self._answers: dict[str, list[asyncio.Future[None]]] = {}
+        self._stalls: list[asyncio.Future[None]] = []
         self._refusal: StartRefused | None = None
         self.cancel_level = cancel_level
+        self._parks = parks and registration.spec.deadline_ms is None  # a deadline has to stop it in time
+        self._parking = False
+        self._rested_at = 0.0
         self.writer = Writer(
             journal,
             clock,
@@ -109,6 +119,8 @@ class LiveRun:
             fence,
             on_stored=self._stored,
             on_lost=self._lost_port,
+            on_stalled=self._stalled,
+            agenda=agenda,
             unsaved=self.unsaved,
             reload=reload,
             timing=timing,
@@ -243,6 +255,20 @@ class LiveRun:
         if record.seq == self.writer.state.seq and self.writer.state.phase in _OVER:
             self._end()
 
+    def command_received(self, fact: CommandReceived) -> None:
+        """What is for the runtime is put before it, whatever became of the one who sent it (RC-14)."""
+        if self.port is not None and isinstance(fact.command.body, Steer | FollowUp | Answer):
+            self.port.commands.put(fact.command)
+
+    def stop_requested(self, fact: StopRequested) -> None:
+        """The stop is durable: now it acts."""
+        self.stop(fact.reason, fact.source)
+
+    def request_opened(self, fact: RequestOpened) -> None:
+        """It is closed when its time comes, and the run let go if nothing happens for long."""
+        self.expect_expiry(fact.request)
+        self.rest()
+
     def message_whole(self, fact: MessageAdded) -> None:
         """The message is in the transcript: its fragments are superseded."""
         self.partials.drop(fact.message.id)
@@ -271,7 +297,8 @@ class LiveRun:
         if self.over:
             return
         self.over = True
-        self.writer.close("ended" if self.state.phase is Phase.TERMINAL else "unknown")
+        code = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}.get(self.state.phase, "closing")
+        self.writer.close(code)
         if self.port is not None:
             self.port.closed = self.writer.closed
         for command_id in list(self._answers):
@@ -282,6 +309,8 @@ class LiveRun:
             resolve(waiter)
         self.gate.open()
         self.ring.close()
+        if self.task is not None and not self.zombie and not self.released:
+            self.agenda.after(self.timing.stop_grace, self._outlived)
         self._on_over(self)
 
     def _lost_port(self, code: str) -> None:
@@ -294,23 +323,86 @@ class LiveRun:
             self._end()
 
     def release(self) -> None:
-        """Lets go of a run at rest without a fact: the next command claims it again (RC-51)."""
+        """Lets go of a run without a fact: the next command claims it again (RC-51)."""
+        if self.over:
+            return
+        self.released = True
         self._end()
+
+    # At rest
+
+    def rest(self) -> None:
+        """Lets the run go once it was at rest for `park_after` (RC-51)."""
+        if self._parks and self.state.resting:
+            self._rested_at = self.clock.monotonic()
+            if not self._parking:
+                self._parking = True
+                self.agenda.after(self.timing.park_after, self._park)
+
+    def _park(self) -> None:
+        self._parking = False
+        if self.over or self.closing or not self.state.resting:
+            return
+        answered = any(command.state == "received" for command in self.state.commands.values())
+        rested = self.clock.monotonic() - self._rested_at
+        if answered or self.writer.busy:
+            self.rest()
+        elif rested < self.timing.park_after:
+            self._parking = True
+            self.agenda.after(self.timing.park_after - rested, self._park)
+        else:
+            logger.info("run %s is at rest and let go", self.run_id)
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Releases a run at rest and ends its coroutine; one that does not end is counted as a zombie."""
+        self.release()
+        if self.task is not None and not self.task.done():
+            self.task.cancel()
+            self.agenda.after(self.timing.kill_grace, self._still_there)
+
+    def _still_there(self) -> None:
+        if self.task is not None and not self.task.done() and not self.zombie:
+            self.zombie = True
+            self._on_zombie(self)
+
+    def expect_expiry(self, request: Request) -> None:
+        """Closes the request at its time, if nobody answered it and the runtime did not close it (RC-25)."""
+        if request.expires_at_ms is not None:
+            left = (request.expires_at_ms - self.clock.time_ms()) / 1000
+            self.agenda.after(max(left, 0.0), lambda: self.expire(request.id))
+
+    async def expire(self, request_id: str) -> None:
+        """Closes a request whose time is over."""
+        if not self.over and request_id in self.state.requests:
+            await self.write_quietly((Draft(RequestClosed(request_id, "expired")), HOST))
+
+    async def write_quietly(self, *drafts: Written) -> None:
+        """Writes what may have been overtaken by an end, a loss or the runtime itself."""
+        try:
+            await self.writer.write(*drafts)
+        except RecordRefused as error:
+            logger.debug("run %s has no place for %s: %s", self.run_id, drafts[-1][0].fact.kind, error)
 
     # Driving
 
-    def drive(self, runtime: Runtime, start: Start, *, resume: bool) -> None:
-        """Begins the one task of the run."""
+    def drive(
+        self,
+        work: Callable[[Start, Port], Awaitable[None]],
+        start: Start,
+        *,
+        failing: LossCause = "error",
+    ) -> None:
+        """Begins the one task of the run. `failing` is the cause of loss if it raises before it recorded anything."""
         self.port = Port(self)
-        work = runtime.resume if resume else runtime.run  # type: ignore[attr-defined]
         self.task = asyncio.get_running_loop().create_task(
-            self._drive(work(start, self.port)), name=f"pilothouse-run-{self.run_id}"
+            self._drive(work(start, self.port), failing), name=f"pilothouse-run-{self.run_id}"
         )
         if start.spec.deadline_ms is not None:
             left = (start.spec.deadline_ms - self.clock.time_ms()) / 1000
             self.agenda.after(max(left, 0.0), self._deadline)
 
-    async def _drive(self, work: Awaitable[None]) -> None:
+    async def _drive(self, work: Awaitable[None], failing: LossCause) -> None:
         """Awaits the runtime and records what its leaving means (RC §3.8)."""
         cause: LossCause = "eof"
         reason = "the runtime returned without an end"
@@ -329,7 +421,9 @@ class LiveRun:
         except (RecordRefused, ProtocolViolation) as error:
             cause, reason = "error", f"{type(error).__name__}: {error}"
         except Exception as error:
-            cause, reason = "error", f"{type(error).__name__}: {error}"
+            # A new attachment that told nothing yet: what failed is the recovery.
+            cause = failing if self.state.takeovers else "error"
+            reason = f"{type(error).__name__}: {error}"
             if not self.over:
                 logger.exception("the runtime of run %s failed", self.run_id)
         if self.over or self.zombie:
@@ -364,6 +458,10 @@ class LiveRun:
             await self.writer.write(*self.unsaved(), end)
         except RecordRefused as error:
             logger.debug("the end of run %s was not recorded: %s", self.run_id, error)
+        except JournalError as error:
+            # A definite fault of the store: nothing can be recorded here, so nobody may be left waiting for it.
+            logger.error("the end of run %s cannot be recorded: %s", self.run_id, error)  # noqa: TRY400
+            self.release()
 
     async def lose(self, cause: LossCause, reason: str) -> None:
         """Records that nobody knows what happens from here on."""
@@ -386,6 +484,12 @@ class LiveRun:
         self.scope.fire(reason, source)
         self.agenda.after(self.timing.stop_grace, self._stop_harder)
 
+    def _outlived(self) -> None:
+        """A runtime that goes on after the end of its run is ended (RC §3.8)."""
+        if self.task is not None and not self.task.done() and not self.zombie:
+            self.task.cancel()
+            self.agenda.after(self.timing.kill_grace, self._still_there)
+
     def _stop_harder(self) -> None:
         if self.over or self.task is None or self.task.done():
             return
@@ -396,14 +500,20 @@ class LiveRun:
         if self.over or self.task is None or self.task.done():
             return
         self.zombie = True
+        self._on_zombie(self)
         logger.warning("run %s ignored its stop and is given up", self.run_id)
         await self.lose("stop_unconfirmed", "the runtime ignored the stop")
 
     async def _deadline(self) -> None:
         if self.over or self.state.stop is not None:
             return
-        await self.writer.write(*self.unsaved(), (Draft(StopRequested("deadline", "deadline")), HOST))
-        self.stop("deadline", "deadline")
+        await self.write_quietly(*self.unsaved(), (Draft(StopRequested("deadline", "deadline")), HOST))
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline is over and nobody stopped it for that."""
+        deadline = self.registration.spec.deadline_ms
+        return deadline is not None and deadline <= self.clock.time_ms() and self.state.stop is None
 
     # Waiting
 
@@ -432,11 +542,52 @@ class LiveRun:
         await waiter
 
     async def wait_over(self) -> None:
-        """Waits until the run has its end here, or was lost or released."""
-        if not self.over:
+        """Waits until the run has its end here, was lost or released, or its journal is away."""
+        if not self.over and not self.writer.stalled:
             waiter = asyncio.get_running_loop().create_future()
             self._ends.append(waiter)
             await waiter
+
+    def _stalled(self, stalled: bool) -> None:
+        """The journal is away, or back: waiters are told, commands refused (RC-15)."""
+        self._publish(
+            Delta(self.run_id, self._deltas, self.state.seq, OwnershipTold("stalled" if stalled else "here")),
+            200,
+        )
+        if stalled:
+            waiters, self._ends = [*self._ends, *self._stalls], []
+            for waiter in waiters:
+                resolve(waiter)
+
+    def give_up_waiting(self) -> None:
+        """The controller closes and the journal is away: what it has decides, as after a crash."""
+        self.release()
+        self.writer.try_again()
+        if self.task is not None:
+            self.task.cancel()
+
+    async def write_or_stall(self, *drafts: Written) -> None:
+        """Writes for somebody who must not wait for a journal that is away; what was handed over is stored later.
+
+        Raises:
+            RecordRefused: nothing was stored.
+            JournalUnavailable: the journal is away.
+        """
+        if self.journal.immediate:
+            await self.writer.write(*drafts)
+            return
+        writing = self.writer.hand_over(drafts)
+        stall = asyncio.get_running_loop().create_future()
+        self._stalls.append(stall)
+        if self.writer.stalled:
+            resolve(stall)
+        try:
+            await asyncio.wait((writing, stall), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._stalls.remove(stall)
+        if not writing.done():
+            raise JournalUnavailable(f"run {self.run_id} waits for its journal")
+        writing.result()
 
     async def join(self) -> None:
         """Waits until the run's task is dead, unless it was given up."""
@@ -448,6 +599,9 @@ class LiveRun:
 # What the live run does itself when a fact is durable; everybody else is told by publishing.
 _ACTS: dict[type, Callable[[LiveRun, Any], None]] = {
     MessageAdded: LiveRun.message_whole,
+    CommandReceived: LiveRun.command_received,
     CommandAnswered: LiveRun.command_answered,
+    StopRequested: LiveRun.stop_requested,
+    RequestOpened: LiveRun.request_opened,
     RequestClosed: LiveRun.request_closed,
 }

@@ -21,7 +21,16 @@ from ..commands import (
 from ..core.canonical import NotJSON, digest, encode, normal
 from ..core.rules import answers
 from ..core.run import HOST, CommandState, Phase, RunState
-from ..errors import CommandConflict, CommandNotFound, InvalidCommand, OwnedElsewhere, RecordRefused, RunError
+from ..errors import (
+    CommandConflict,
+    CommandNotFound,
+    InvalidCommand,
+    JournalUnavailable,
+    OwnedElsewhere,
+    RecordRefused,
+    RunError,
+    Unsupported,
+)
 from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
 from ..records import Descriptor, Draft
 from .fleet import Fleet
@@ -50,37 +59,43 @@ class Orders:
         fleet = self._fleet
         fleet.check_open("command a run")
         command, command_digest = _checked(command, fleet.limits.max_extension_bytes)
+        live = fleet.live.get(command.run_id)
+        if live is not None and not live.over:
+            # Its own memory is never behind the journal, which may be away.
+            if (known := live.state.commands.get(command.id)) is not None:
+                return await self._repeated(known, command_digest, command, limit)
+            return await self._admit(live, command, command_digest, limit)
         head = await fleet.head(command.run_id)
         state = await fleet.state(head)
         if (known := state.commands.get(command.id)) is not None:
             return await self._repeated(known, command_digest, command, limit)
         fleet.check_control(head.registration)
-        live = fleet.live.get(command.run_id)
-        if live is None or live.over:
-            if state.phase is Phase.TERMINAL:
-                return _refused(command, "ended")
-            if fleet.ownership(head) == "elsewhere":
-                raise OwnedElsewhere(command.run_id, head.owner or "")
-            if state.loss is not None and not self._may_recover(state):
-                return _refused(command, "unknown")
-            stop = _stop_facts(command, command_digest) if isinstance(command.body, Cancel) else ()
-            if not await self._revive(command.run_id, stop):
-                return _refused(command, "recovery_failed")
-            live = fleet.live[command.run_id]
-            if command.id in live.state.commands:  # the stop was recorded with the restore
-                return live.state.commands[command.id].ack(command.run_id)
+        if state.phase is Phase.TERMINAL:
+            return _refused(command, "ended")
+        if fleet.ownership(head) == "elsewhere":
+            raise OwnedElsewhere(command.run_id, head.owner or "")
+        if not state.resting and not self._may_recover(state):
+            return _refused(command, "unknown")
+        stop: Sequence[Written] = ()
+        if isinstance(command.body, Cancel) and state.stop is None:
+            stop = _stop_facts(command, command_digest)
+        if not await self._revive(command.run_id, stop):
+            return _refused(command, "recovery_failed")
+        live = fleet.live[command.run_id]
+        if command.id in live.state.commands:  # the stop was recorded with the restore
+            return live.state.commands[command.id].ack(command.run_id)
         return await self._admit(live, command, command_digest, limit)
 
     def _may_recover(self, state: RunState) -> bool:
-        return self._auto_recover != "never" and not state.violated and state.takeovers < 3
+        level = self._fleet.described.descriptor.recovery
+        asked = self._auto_recover != "never" and level == "journal"
+        return asked and not state.violated and state.takeovers < 3
 
     async def _revive(self, run_id: str, stop: Sequence[Written]) -> bool:
         """Recovers an orphan or a lost run before the command is judged (RC-53)."""
-        if self._fleet.described.descriptor.recovery != "journal":
-            return False
         try:
             await self._recovery.recover(run_id, also=stop)
-        except RunError as error:
+        except (RunError, Unsupported) as error:
             logger.warning("run %s was not recovered for a command: %s", run_id, error)
             return False
         return run_id in self._fleet.live
@@ -120,6 +135,8 @@ class Orders:
         descriptor = self._fleet.described.descriptor
         if (refusal := self._judge(live, command, descriptor)) is not None:
             return refusal
+        if live.writer.stalled and (not isinstance(command.body, Cancel) or live.scope.cancelled):
+            raise JournalUnavailable(f"run {live.run_id} waits for its journal")
         drafts: list[Written] = [(Draft(CommandReceived(command, command_digest)), HOST)]
         accepted = (Draft(CommandAnswered(command.id, "accepted"), causation=command.id), HOST)
         body = command.body
@@ -150,13 +167,13 @@ class Orders:
         if inbox is not None and isinstance(body, Replace):
             inbox.replace(body.command_id, command)
         try:
-            await live.writer.write(*drafts)
+            await live.write_or_stall(*drafts)
         except RecordRefused as error:
             return _refused(command, error.code)
-        if isinstance(body, Cancel):
-            live.stop(body.reason, body.source)
-        elif inbox is not None and isinstance(body, Steer | FollowUp | Answer):
-            inbox.put(command)
+        except JournalUnavailable:
+            if isinstance(body, Cancel):  # it is handed over, and acts now: a stop waits for no disk (RC-15)
+                live.stop(body.reason, body.source)
+            raise
         await live.wait_answered(command.id, self._limit(limit))
         return live.state.commands[command.id].ack(command.run_id)
 

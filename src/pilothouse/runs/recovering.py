@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Literal
 
-from ..contracts import Queryable, Resumable
+from ..contracts import Queryable, Replayable, Resumable
 from ..core.run import HOST, RUNTIME, RunState
 from ..errors import (
     InvalidCommand,
     JournalError,
+    JournalUnavailable,
     OwnedElsewhere,
     RecordRefused,
     RecoveryMismatch,
@@ -19,10 +21,11 @@ from ..errors import (
     Unsupported,
 )
 from ..events import ContinuityLost, ContinuityRestored, RunAbandoned, RunEnded
-from ..records import Accept, Draft, RunHead, RunView, Start, StatusAnswer
+from ..records import Accept, Draft, RunHead, RunView, StatusAnswer
 from .catalog import lost_runs
 from .fleet import Fleet
 from .live import LiveRun
+from .retelling import Retelling
 from .writer import Written
 
 logger = logging.getLogger("pilothouse.runs")
@@ -30,18 +33,29 @@ logger = logging.getLogger("pilothouse.runs")
 ConfigDigest = Callable[[], str]
 
 
-def _restore(state: RunState, reasons: tuple[str, ...]) -> list[Written]:
-    """The facts that close a gap: the loss, if nobody recorded it, and the restore; none for a run at rest."""
-    if state.loss is None and state.resting:
-        return []
-    drafts: list[Written] = []
-    loss_seq = state.loss_seq
-    if state.loss is None:
-        drafts.append(
-            (Draft(ContinuityLost(state.seq, "owner_lost", "the process that drove it is gone")), HOST)
-        )
-        loss_seq = state.seq + 1
-    restored = ContinuityRestored(loss_seq, "journal", state.chain, state.seq, accepted=reasons)
+_NO_RECOVERY = {
+    False: "the runtime cannot recover: abandon the run instead",
+    True: "the runtime can only be asked where a run stands: use check_status",
+}
+
+
+def _loss(state: RunState) -> tuple[list[Written], int]:
+    """The loss, if nobody recorded it, and where it stands."""
+    if state.loss is not None:
+        return [], state.loss_seq
+    lost = ContinuityLost(state.seq, "owner_lost", "the process that drove it is gone")
+    return [(Draft(lost), HOST)], state.seq + 1
+
+
+def _restore(
+    state: RunState,
+    method: Literal["journal", "replay", "query"],
+    replayed: int = 0,
+    reasons: tuple[str, ...] = (),
+) -> list[Written]:
+    """The facts that close a gap."""
+    drafts, loss_seq = _loss(state)
+    restored = ContinuityRestored(loss_seq, method, state.chain, replayed, accepted=reasons)
     return [*drafts, (Draft(restored), HOST)]
 
 
@@ -50,6 +64,7 @@ class Recovery:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._asking: dict[str, asyncio.Task[StatusAnswer]] = {}
 
     async def recover(
         self, run_id: str, *, accept: Accept | None = None, also: Sequence[Written] = ()
@@ -83,26 +98,70 @@ class Recovery:
 
     async def _recover(self, run_id: str, accept: Accept, also: Sequence[Written]) -> None:
         fleet = self._fleet
+        await fleet.released(run_id)
         head = await fleet.head(run_id)
         if head.summary.state == "terminal" or self._healthy(run_id):
             return
         fleet.check_control(head.registration)
-        if fleet.described.descriptor.recovery != "journal" or not isinstance(fleet.runtime, Resumable):
-            raise Unsupported("the runtime cannot recover: abandon the run instead", "recovery")
+        level = fleet.described.descriptor.recovery
+        if (level, True) not in (
+            ("journal", isinstance(fleet.runtime, Resumable)),
+            ("replay", isinstance(fleet.runtime, Replayable)),
+        ):
+            raise Unsupported(_NO_RECOVERY[level == "query"], "recovery")
         reasons = self._reasons(head, await fleet.refold(head.registration), accept)
+        if level == "replay":
+            await self._replay(head, reasons)
+        else:
+            await self._resume(head, reasons, also)
+        logger.info("run %s recovered", run_id)
+
+    async def _resume(self, head: RunHead, reasons: tuple[str, ...], also: Sequence[Written]) -> None:
+        """Level `journal`: the facts are all there is."""
         live = await self._claim(head)
-        drafts = [*_restore(live.state, reasons), *also]
+        drafts = [*_restore(live.state, "journal", live.state.seq, reasons), *also]
+        if live.state.loss is None and live.state.resting:
+            drafts = list(also)  # nothing was in flight, so nothing was lost (RC-50)
         if drafts:
             await live.writer.write(*drafts)
         if live.state.stop is not None:
             live.stop(live.state.stop.reason, live.state.stop.source)
         try:
             # Without a fact of the runtime there is nothing to go on from: it is driven from the beginning (RC-57).
-            await fleet.drive(live, resume=live.state.started)
+            await self._fleet.drive(live, resume=live.state.started)
         except Exception as error:
             await live.lose("recovery_failed", f"{type(error).__name__}: {error}")
             raise
-        logger.info("run %s recovered", run_id)
+
+    async def _replay(self, head: RunHead, reasons: tuple[str, ...]) -> None:
+        """Level `replay`: the agent tells its whole history again, and only then is anything written (RC-55 … RC-57)."""
+        fleet = self._fleet
+        registration = head.registration
+        run_id = registration.spec.run_id
+        claimed = await fleet.journal.claim(run_id, fleet.claim_request())
+        try:
+            records = await fleet.paths.facts(run_id)
+            state = await fleet.refold(registration)
+            start = await fleet.start_of(registration, claimed.fence)
+            assert isinstance(fleet.runtime, Replayable)
+            retold = Retelling(
+                fleet.clock, fleet.timing, [item for item in records if item.lane == RUNTIME], state
+            )
+            work, count = await retold.check(fleet.runtime, start)
+        except BaseException:
+            await fleet.journal.release(fleet.owner, run_id)
+            raise
+        live = fleet.host(registration, state, claimed.fence)
+        try:
+            await live.writer.write(*_restore(state, "replay", count, reasons))
+            if live.state.stop is not None:
+                live.stop(live.state.stop.reason, live.state.stop.source)
+            await fleet.settle_times(live)
+        except BaseException:
+            await retold.aclose()
+            live.release()
+            raise
+        live.drive(work or fleet.runtime.run, start, failing="recovery_failed")
 
     def _reasons(self, head: RunHead, state: RunState, accept: Accept) -> tuple[str, ...]:
         """What a person must have accepted for this recovery (RC-58)."""
@@ -132,10 +191,24 @@ class Recovery:
         return fleet.host(registration, state, claimed.fence)
 
     async def check_status(self, run_id: str) -> StatusAnswer:
-        """Asks the runtime where an unknown run stands, read-only (RC-59)."""
+        """Asks the runtime where an unknown run stands, read-only; one question at a time a run (RC-59).
+
+        Raises:
+            Unsupported: the runtime cannot be asked.
+            RecoveryMismatch: what it tells is not legal; nothing was written.
+        """
+        self._fleet.check_open("check a run")
+        asking = self._asking.get(run_id)
+        if asking is None:
+            asking = asyncio.get_running_loop().create_task(self._check_status(run_id))
+            self._asking[run_id] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(run_id, None))
+        return await asyncio.shield(asking)
+
+    async def _check_status(self, run_id: str) -> StatusAnswer:
         fleet = self._fleet
-        fleet.check_open("check a run")
         runtime = fleet.runtime
+        await fleet.released(run_id)
         head = await fleet.head(run_id)
         fleet.check_control(head.registration)
         if not isinstance(runtime, Queryable):
@@ -143,16 +216,7 @@ class Recovery:
         seen = await fleet.view(run_id)
         if seen.status != "unknown" or seen.state == "terminal":
             return StatusAnswer("settled" if seen.state == "terminal" else "running")
-        registration = head.registration
-        start = Start(
-            registration.spec,
-            await fleet.paths.for_start(registration.spec),
-            registration.spec_digest,
-            registration.binding,
-            registration.descriptor_digest,
-            head.fence,
-            registration.identity,
-        )
+        start = await fleet.start_of(head.registration, head.fence)
         answer = await runtime.query(start, seen)
         conclusive = bool(answer.drafts) and isinstance(answer.drafts[-1].fact, RunEnded)
         if not conclusive or (await fleet.head(run_id)).head != head.head:
@@ -162,17 +226,16 @@ class Recovery:
 
     async def _conclude(self, head: RunHead, answer: StatusAnswer) -> None:
         live = await self._claim(head)
-        drafts: list[Written] = []
-        loss_seq = live.state.loss_seq
-        if live.state.loss is None:
-            drafts.append((Draft(ContinuityLost(live.state.seq, "owner_lost")), HOST))
-            loss_seq = live.state.seq + 1
-        drafts.append((Draft(ContinuityRestored(loss_seq, "query", live.state.chain)), HOST))
+        drafts = _restore(live.state, "query")
         drafts += [(draft, RUNTIME) for draft in answer.drafts]
+        if fault := live.writer.fault_of(drafts):
+            live.release()
+            raise RecoveryMismatch("prefix", f"what the agent tells is not legal: {fault}")
         try:
             await live.writer.write(*drafts)
         except RunError as error:
-            raise RecoveryMismatch("prefix", f"what the agent tells is not legal: {error}") from error
+            live.release()
+            raise RecoveryMismatch("prefix", f"what the agent tells was not stored: {error}") from error
 
     async def abandon(self, run_id: str, reason: str, by: str) -> RunView:
         """Ends an unknown, orphaned or stalled run on the record, by a person's decision (RC-60).
@@ -184,6 +247,7 @@ class Recovery:
         fleet.check_open("abandon a run")
         if not reason.strip():
             raise InvalidCommand("abandoning a run needs a reason")
+        await fleet.released(run_id)
         head = await fleet.head(run_id)
         why = fleet.why_not(head.registration)
         if why == "vocabulary":
@@ -191,18 +255,29 @@ class Recovery:
         ownership = fleet.ownership(head)
         if ownership == "elsewhere":
             raise OwnedElsewhere(run_id, head.owner or "")
-        lost = head.summary.state == "unknown" or ownership in ("orphaned", "stalled", "parked")
+        lost = head.summary.state == "unknown" or ownership in ("orphaned", "stalled")
+        if ownership == "parked" and why is not None:
+            lost = True  # nobody here can drive it: without this it could never end (RC-85)
         if head.summary.state == "terminal" or not lost:
             raise InvalidCommand(
                 f"cannot abandon run {run_id} while it is {head.summary.status}", "not_unknown"
             )
-        live = await self._claim(head)
-        drafts: list[Written] = []
-        if live.state.loss is None:
-            drafts.append((Draft(ContinuityLost(live.state.seq, "owner_lost")), HOST))
+        live = await self._kept(run_id) if ownership == "stalled" else await self._claim(head)
+        drafts, _ = _loss(live.state)
         drafts.append((Draft(RunAbandoned(reason, by)), HOST))
         await live.writer.write(*drafts)
+        if live.task is not None:
+            live.task.cancel()
         return await fleet.view(run_id)
+
+    async def _kept(self, run_id: str) -> LiveRun:
+        """A run that was stalled, once what it kept for the journal is stored: the journal answers again (RC-15)."""
+        live = self._fleet.live[run_id]
+        live.writer.try_again()
+        await live.writer.settled()
+        if live.writer.stalled:
+            raise JournalUnavailable(f"run {run_id} waits for its journal")
+        return live
 
     async def recover_all(self, limit: int = 8) -> None:
         """Recovers the lost runs of this binding, `limit` at a time; failures are logged (RC-53)."""

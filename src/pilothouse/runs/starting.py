@@ -18,10 +18,11 @@ from ..errors import (
     InvalidSpec,
     RunConflict,
     RunNotFound,
+    StartRefused,
     StartUnknown,
     Unsupported,
 )
-from ..events import RunAccepted
+from ..events import Failed, RunAccepted
 from ..messages import JSON, MEDIA, Message, Unset
 from ..records import Registration, RunQuery, RunSpec
 from .fleet import Fleet
@@ -72,9 +73,20 @@ class Starter:
             if not await self._is_repeat(spec, registration):
                 raise
             live, reopened = fleet.live.get(spec.run_id), True
-        if live is not None and until == "started":
+        if live is None:
+            await self._refused_before(spec.run_id)
+        elif until == "started":
             await self._until_started(live)
         return live, reopened
+
+    async def _refused_before(self, run_id: str) -> None:
+        """A repeat of a start that was refused gets the same answer, also after a restart (RC-34)."""
+        head = await self._fleet.head(run_id)
+        if head.summary.status != "failed":
+            return
+        outcome = (await self._fleet.state(head)).outcome
+        if isinstance(outcome, Failed) and outcome.kind == "start_refused":
+            raise StartRefused(outcome.code or "refused", outcome.message, retryable=outcome.retryable)
 
     async def _is_repeat(self, given: RunSpec, made: Registration) -> bool:
         """Whether a spec that leaves open where its parent ends was registered when that was elsewhere (RC-33)."""

@@ -39,5 +39,20 @@ class RunLimits:
     max_extension_bytes: int = 16 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class RunStats:
+    """What a run controller holds in this process.
+
+    Attributes:
+        live: runs that are driven here.
+        finished: runs that are over here and still in memory.
+        zombies: runs whose task ignored its end and was given up, so far.
+    """
+
+    live: int
+    finished: int
+    zombies: int
+
+
 RESERVED_FACTS = 512
 """Facts kept back of `max_run_facts`, so that a full run can still be stopped, settled and ended."""

@@ -45,7 +45,9 @@ from ..events import (
     ViolationRecorded,
 )
 from ..records import Draft, Head, Record
+from .agenda import Agenda
 from .inline import inline
+from .port import resolve
 from .timing import RESERVED_FACTS, RunLimits, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
@@ -110,6 +112,8 @@ class Writer:
         *,
         on_stored: Callable[[Record], None],
         on_lost: Callable[[str], None],
+        on_stalled: Callable[[bool], None],
+        agenda: Agenda,
         unsaved: Callable[[], list[Written]],
         reload: Callable[[], Awaitable[RunState]],
         timing: RunTiming,
@@ -123,6 +127,12 @@ class Writer:
         self._clock = clock
         self._on_stored = on_stored
         self._on_lost = on_lost
+        self._on_stalled = on_stalled
+        self._agenda = agenda
+        self._began: float | None = None  # when the append that is under way was begun
+        self._watched = False
+        self._tried: list[asyncio.Future[None]] = []
+        self._again = asyncio.Event()  # somebody knows that the journal is back
         self._unsaved = unsaved
         self._reload = reload
         self._timing = timing
@@ -142,16 +152,17 @@ class Writer:
         """
         if self._journal.immediate:
             return await self._write(drafts)
-        return await asyncio.shield(self._hand_over(drafts))
+        return await asyncio.shield(self.hand_over(drafts))
 
     def write_nowait(self, *drafts: Written) -> None:
         """Takes the next place in the order of appends before it returns; a failure is logged."""
         if self._journal.immediate:
             inline(self._write(drafts))
         else:
-            self._hand_over(drafts).add_done_callback(_log_failure)
+            self.hand_over(drafts).add_done_callback(_log_failure)
 
-    def _hand_over(self, drafts: Sequence[Written]) -> asyncio.Task[int]:
+    def hand_over(self, drafts: Sequence[Written]) -> asyncio.Task[int]:
+        """Takes the next place in the order of appends; the task ends when it is durable, and is not to be cancelled."""
         task = asyncio.get_running_loop().create_task(self._in_turn(drafts))
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -161,6 +172,16 @@ class Writer:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # a caller who left does not leave a warning behind
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is handed over and not applied yet."""
+        return bool(self._tasks)
+
+    def fault_of(self, drafts: Sequence[Written]) -> str:
+        """Why these facts could not be the next ones; empty if they could. Writes nothing."""
+        found = self._judge(self.state.fork(), drafts)
+        return f"{found.verdict.code}: {found.verdict.why}" if isinstance(found, _NotLegal) else ""
 
     async def drain(self) -> None:
         """Waits until everything handed over is applied."""
@@ -282,7 +303,64 @@ class Writer:
 
         False if an event id among them is in the run already, with the same content or another.
         """
-        began = self._clock.monotonic()
+        self._began = self._clock.monotonic()
+        if not self._watched and not self._journal.immediate:
+            self._watched = True
+            self._agenda.after(self._timing.append_alarm, self._watch)
+        try:
+            return await self._append_through(made, before, ahead)
+        finally:
+            self._began = None
+            self._wake_tried()
+            if self.stalled:
+                self.stalled = False
+                self._on_stalled(False)
+
+    def _watch(self) -> None:
+        """Sounds the alarm for an append that takes too long; one entry in the agenda, however many appends there are."""
+        self._watched = False
+        if self._began is None or self.stalled:
+            return
+        waited = self._clock.monotonic() - self._began
+        if waited >= self._timing.append_alarm:
+            self._stall("no answer")
+        else:
+            self._watched = True
+            self._agenda.after(self._timing.append_alarm - waited, self._watch)
+
+    def _stall(self, why: object) -> None:
+        if not self.stalled:
+            self.stalled = True
+            logger.warning("run %s waits for its journal: %s", self.state.run_id, why)
+            self._on_stalled(True)
+
+    def try_again(self) -> None:
+        """Ends the pause between two tries: somebody reached the journal."""
+        self._again.set()
+
+    async def settled(self) -> None:
+        """Waits until the append that is under way was stored, or failed once more."""
+        if self._began is not None:
+            tried = asyncio.get_running_loop().create_future()
+            self._tried.append(tried)
+            await tried
+
+    def _wake_tried(self) -> None:
+        waiters, self._tried = self._tried, []
+        for waiter in waiters:
+            resolve(waiter)
+
+    async def _pause(self, seconds: float) -> None:
+        self._again.clear()
+        pause = asyncio.ensure_future(self._clock.sleep(seconds))
+        again = asyncio.ensure_future(self._again.wait())
+        try:
+            await asyncio.wait((pause, again), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+            again.cancel()
+
+    async def _append_through(self, made: list[Record], before: Head, ahead: RunState) -> bool:
         delay = 0.05
         while True:
             try:
@@ -297,17 +375,19 @@ class Writer:
                 raise RecordRefused("fenced", str(error)) from error
             except (JournalBusy, JournalFull, JournalUnavailable) as error:
                 # Uncertain or refused: the same records again are a duplicate if they had been stored after all.
-                waited = self._clock.monotonic() - began
-                if not self.stalled and (
-                    waited >= self._timing.append_alarm or isinstance(error, JournalFull)
-                ):
-                    self.stalled = True
-                    logger.warning("run %s waits for its journal: %s", ahead.run_id, error)
-                await self._clock.sleep(delay)
+                self._wake_tried()
+                if isinstance(error, JournalFull) or self._overdue():
+                    self._stall(error)
+                await self._pause(delay)
+                if self.closed:  # fenced meanwhile, or given up
+                    raise RecordRefused(self.closed) from error
                 delay = min(delay * 2, 5.0)
             else:
-                self.stalled = False
                 return appended.head.chain == ahead.chain
+
+    def _overdue(self) -> bool:
+        assert self._began is not None
+        return self._clock.monotonic() - self._began >= self._timing.append_alarm
 
     def close(self, code: str) -> None:
         """Refuses everything from now on."""
@@ -330,6 +410,8 @@ class Writer:
             return await self._without(drafts, place, seq)
         if any(_is_same(record, draft, lane) for record in made):  # twice in one append
             return await self._without(drafts, place, 0)
+        if isinstance(draft.fact, RequestClosed) and (seq := await self._closed_already(draft.fact)):
+            return await self._without(drafts, place, seq)
         if isinstance(verdict, Refused):
             raise RecordRefused(verdict.code, verdict.why)
         if lane == HOST:
@@ -342,6 +424,14 @@ class Writer:
         event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
         stored = await self._journal.find(self.state.run_id, event_id)
         return stored.seq if stored is not None and _is_same(stored, draft, lane) else None
+
+    async def _closed_already(self, fact: RequestClosed) -> int | None:
+        """The seq of the same closing by the other lane: both look at the clock, one is first (RC-25)."""
+        for lane in (HOST, RUNTIME):
+            stored = await self._journal.find(self.state.run_id, event_id_of(fact, 0, lane))
+            if stored is not None and stored.fact == fact:
+                return stored.seq
+        return None
 
     async def _without(self, drafts: Sequence[Written], place: int, seq: int) -> int:
         """Writes the others of an append: a repeat changes nothing, for them neither (RC-13). The last seq of all is told."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .replay import Replay as Replay
     from .replay import ReplayServer as ReplayServer
     from .rig import LoopRig as LoopRig
+    from .runtimes import ScriptedRuntime as ScriptedRuntime
     from .sample_runs import SampleRun as SampleRun
     from .scripted import Hold as Hold
     from .scripted import ScriptedProvider as ScriptedProvider
@@ -35,6 +36,7 @@ _HOMES = {
     "ReplayServer": "replay",
     "SampleRun": "sample_runs",
     "ScriptedProvider": "scripted",
+    "ScriptedRuntime": "runtimes",
     "StepClock": "clock",
 }
 
