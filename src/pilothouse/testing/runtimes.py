@@ -5,13 +5,13 @@ runtime = ScriptedRuntime(
     TurnStarted(1),                                     # a fact: one append
     (ModelRequested(1, 1, "m1"), TextTold("m1", 0, "Hel")),  # several facts are one append; deltas are told behind it
     Ask(Request("q1", "input", prompt="Go on?")),       # opens a request and waits for its answer
-    hold := Hold(),                                     # waits until the test says `hold.release()`, or for the stop
+    hold := Hold(),                                     # waits until the test says `hold.release()`
     TurnEnded(1), RunEnded(Completed()),
 )
 async with RunController(runtime) as runs: ...
 ```
 
-Every fact gets an event id by its place in the script, so the script can be gone on with after a crash at any append:
+A stop ends the script where it waits, `UntilStopped` excepted: that goes on. Every fact gets an event id by its place in the script, so the script can be gone on with after a crash at any append:
 by `resume` (level `journal`), or by telling again what the *agent* knows (`replay`). The agent's memory is a mapping
 that outlives the runtime: hand `runtime.memory` to the next one, as a foreign agent would outlive our process.
 """
@@ -149,8 +149,12 @@ class ScriptedRuntime:
                 raise step
             if isinstance(step, Ask):
                 await self._ask(start, port, number, step.request, known)
+                if port.scope.cancelled:
+                    return
             elif isinstance(step, Hold):
                 await _held(step, port)
+                if port.scope.cancelled and not step.deaf:
+                    return
             elif isinstance(step, UntilStopped):
                 await port.scope.wait()
             elif callable(step):
