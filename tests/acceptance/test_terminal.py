@@ -108,8 +108,8 @@ def test_a_lost_run_is_recovered_by_the_command_line(tmp_path: Path, gate: Gate)
 def test_help_says_what_each_command_is_for(tmp_path: Path) -> None:
     """Help texts name the arguments and what to expect."""
     whole = pilothouse("--help", cwd=tmp_path).stdout
-    assert all(name in whole for name in ("serve", "chat", "runs", "decode"))
-    for command in (["serve"], ["chat"], ["decode"], ["runs", "recover"], ["runs", "abandon"]):
+    assert all(name in whole for name in ("serve", "chat", "runs", "decode", "record"))
+    for command in (["serve"], ["chat"], ["decode"], ["record"], ["runs", "recover"], ["runs", "abandon"]):
         result = pilothouse(*command, "--help", cwd=tmp_path)
         assert result.returncode == 0
         assert "Usage" in result.stdout

@@ -11,15 +11,34 @@ import typer
 from ..errors import ConfigError
 from ..providers.decode import DECODERS, End, ThinkMode
 from ..providers.decode import decode as decode_body
+from ..providers.recording import load, rechunked
 
 
-def decode(file: Path, *, dialect: str, chunks: int, think_tags: str | None, status: int, end: str) -> None:
-    """Prints one JSON object in the words of the fixtures' README."""
-    if dialect not in DECODERS:
-        raise ConfigError(f"unknown dialect {dialect!r}: one of {', '.join(DECODERS)}")
+def decode(
+    file: Path,
+    *,
+    dialect: str | None,
+    chunks: int,
+    think_tags: str | None,
+    status: int | None,
+    end: str | None,
+) -> None:
+    """Prints one JSON object in the words of the fixtures' README. What is not given is taken from the recording."""
+    if dialect is not None:
+        _one_of("--dialect", dialect, tuple(DECODERS))
     tags: ThinkMode = _one_of("--think-tags", think_tags or "off", get_args(ThinkMode))
-    cut: End = _one_of("--end", end, get_args(End))
-    found = decode_body(dialect, _pieces(file, chunks), think_tags=tags, status=status, end=cut)
+    held = load(file)
+    if (spoken := dialect or held.dialect) is None:
+        raise ConfigError(f"{file} does not say its dialect: give --dialect {', '.join(DECODERS)}")
+    cut: End = held.end if end is None else _one_of("--end", end, get_args(End))
+    found = decode_body(
+        spoken,
+        rechunked(held.chunks, chunks) if chunks else held.chunks,
+        think_tags=tags,
+        status=held.status if status is None else status,
+        headers=held.headers,
+        end=cut,
+    )
     typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
 
 
@@ -29,21 +48,4 @@ def _one_of(option: str, value: str, choices: tuple[Any, ...]) -> Any:
     return value
 
 
-def _pieces(file: Path, size: int) -> list[bytes]:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    if file.suffix == ".json":
-        try:
-            stored = json.loads(data)
-        except ValueError:
-            stored = None
-        if isinstance(stored, dict) and isinstance(stored.get("chunks"), list):
-            recorded = [bytes.fromhex(piece) for piece in stored["chunks"]]
-            if not size:
-                return recorded
-            data = b"".join(recorded)
-    if not size:
-        return [data]
-    return [data[at : at + size] for at in range(0, len(data), size)]
+__all__ = ["decode"]

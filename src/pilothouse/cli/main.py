@@ -1,4 +1,4 @@
-"""`pilothouse serve | chat | runs | decode`: thin commands over the library.
+"""`pilothouse serve | chat | runs | record | decode`: thin commands over the library.
 
 Every command that fails prints one line that says what to do and exits with 1; a wrong use exits with 2.
 """
@@ -114,21 +114,82 @@ def chat(
 
 @app.command()
 def decode(
-    file: Annotated[Path, typer.Argument(help="A recorded response body, or a .json of kind wire_chunks.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A recorded response body, or a .json that `record` wrote (kind wire_chunks)."),
+    ],
     *,
-    dialect: Annotated[str, typer.Option(help="openai-chat, openai-responses, anthropic or gemini.")],
-    chunks: Annotated[int, typer.Option(help="Feed N bytes at a time; 0: all at once.", min=0)] = 0,
+    dialect: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads this annotation
+        typer.Option(
+            help="openai-chat, openai-responses, anthropic or gemini; a .json may say it itself.",
+            show_default=False,
+        ),
+    ] = None,
+    chunks: Annotated[
+        int, typer.Option(help="Feed N bytes at a time; 0: in the recorded reads, or at once.", min=0)
+    ] = 0,
     think_tags: Annotated[
         Optional[str],  # noqa: UP045 - as above
         typer.Option(help="Read <think> tags in text: explicit or implicit.", show_default=False),
     ] = None,
-    status: Annotated[int, typer.Option(help="The HTTP status of the response.")] = 200,
-    end: Annotated[str, typer.Option(help="How the connection ended: eof, reset or held-open.")] = "eof",
+    status: Annotated[
+        Optional[int],  # noqa: UP045 - as above
+        typer.Option(help="The HTTP status, if it is not the recorded one or 200.", show_default=False),
+    ] = None,
+    end: Annotated[
+        Optional[str],  # noqa: UP045 - as above
+        typer.Option(
+            help="How the connection ended: eof, reset or held-open; else as recorded, or eof.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Print what Pilothouse makes of a recorded response, as one JSON object."""
     from .decode import decode as run
 
     run(file, dialect=dialect, chunks=chunks, think_tags=think_tags, status=status, end=end)
+
+
+@app.command()
+def record(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Where to save it: .json with each read of the socket, else the body alone."),
+    ],
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="openai:NAME, anthropic:NAME, gemini:NAME, local, or http://host:port/v1#name.",
+        ),
+    ],
+    message: Annotated[str, typer.Option("--message", "-M", help="What to ask.")] = "Say hello.",
+    tools: Annotated[
+        Optional[Path],  # noqa: UP045 - as above
+        typer.Option(
+            help="A JSON file: a list of tools with name, description and parameters.", show_default=False
+        ),
+    ] = None,
+    max_output_tokens: Annotated[
+        Optional[int],  # noqa: UP045 - as above
+        typer.Option(help="Output limit, to record a truncated answer.", min=1, show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+) -> None:
+    """Record one answer of a provider as it comes over the wire, keys and headers redacted; `decode` reads it."""
+    from .record import record as run
+
+    run(
+        file,
+        model=model,
+        message=message,
+        tools=tools,
+        max_output_tokens=max_output_tokens,
+        force=force,
+    )
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias
 
 from ..core.pairing import ANY_ID, WireRules
 from ..errors import UsageError
@@ -38,14 +38,23 @@ ApiKey: TypeAlias = str | Callable[[], Awaitable[str]] | None
 """A key, or a function that is asked for one before each request."""
 
 
+_OPEN_HEADERS: Final = {"content-type", "accept", "accept-encoding", "user-agent", "anthropic-version"}
+"""What may be seen of a request's head; any other header may hold a secret."""
+
+
 class Tap:
-    """What came over the wire, for a recording: status, headers, the reads, and whether the connection broke."""
+    """What came over the wire, for a recording: status, headers, the reads, and how the connection ended.
+
+    `secrets` are the values that were sent to prove who asks; they belong in no recording.
+    """
 
     def __init__(self) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self.chunks: list[bytes] = []
         self.broken = False
+        self.silent = False
+        self.secrets: list[str] = []
 
 
 class HTTPProvider(ABC):
@@ -134,6 +143,8 @@ class HTTPProvider(ABC):
         except Exception as error:  # noqa: BLE001 - a user's function for keys may raise anything
             yield StreamEnd("error", None, ErrorInfo("auth", f"cannot get an API key: {error}"))
             return
+        if self.tap is not None:
+            self.tap.secrets = [value for name, value in headers.items() if name.lower() not in _OPEN_HEADERS]
         timeouts = request.settings.timeouts
         try:
             async with self._transport.post(
@@ -201,6 +212,8 @@ async def _next_events(
             tap.broken = True
         return decoder.finish("reset")
     except TimeoutError:
+        if tap is not None:
+            tap.silent = True
         return decoder.finish("eof")
     if not chunk:
         return decoder.finish("eof")

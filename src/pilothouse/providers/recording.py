@@ -16,13 +16,17 @@ from msgspec import Struct
 
 from ..errors import ConfigError
 from ..messages import JSON
-from ..responses import ModelRequest, ProviderEvent
+from ..responses import ModelRequest, ProviderEvent, ReasoningDelta, TextDelta, ToolCallDelta
 from .decode import End
 from .http import HTTPProvider, Tap
 
 _SECRETS: Final = re.compile(
-    rb"sk-[A-Za-z0-9_-]{12,}|AIza[A-Za-z0-9_-]{20,}|(?:gsk|xai|ghp|pat|hf)[_-][A-Za-z0-9_-]{16,}"
-    rb"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
+    # Keys of providers and tokens of places where code lies; at the beginning of a word, or `task-list` were one.
+    rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))(?:sk-[A-Za-z0-9_-]{12,}|AIza[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{12,}"
+    rb"|(?:gsk|xai|ghp|gho|pat|hf|sk|pk|r8|fw|nvapi|pplx|csk|tgp)[_-][A-Za-z0-9_-]{16,}"
+    rb"|(?:org|proj|user)[_-][A-Za-z0-9]{16,}"
+    rb"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})"
+    rb"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{12,}"
 )
 _KEPT_HEADERS: Final = (
     "content-type",
@@ -111,7 +115,11 @@ async def capture(
 ) -> tuple[Recording, list[ProviderEvent]]:
     """Asks a provider once and returns what came, without secrets, and what the provider made of it.
 
-    `secrets` are overwritten beside everything that looks like a key. Cancelling closes the connection.
+    `secrets` are overwritten beside what was sent in the request's head and everything that looks like a key.
+    Cancelling closes the connection.
+
+    Raises:
+        ConfigError: the answer spells a secret out over several deltas, where it cannot be overwritten.
     """
     tap = Tap()
     before, provider.tap = provider.tap, tap
@@ -120,14 +128,39 @@ async def capture(
     finally:
         provider.tap = before
     headers = {name: value for name, value in tap.headers.items() if name in _KEPT_HEADERS}
+    hidden = _parts_of(secrets, tap.secrets)
+    if _spells(events, hidden):
+        raise ConfigError("the answer itself spells out a secret piece by piece: nothing was recorded")
     recording = Recording(
-        chunks=redacted(tap.chunks, secrets),
+        chunks=redacted(tap.chunks, hidden),
         dialect=provider.dialect,
         status=tap.status,
         headers=headers,
-        end="reset" if tap.broken else "eof",
+        end="reset" if tap.broken else "held-open" if tap.silent else "eof",
     )
     return recording, events
+
+
+def _parts_of(*groups: Iterable[str]) -> list[str]:
+    """Secrets, longest first; of `Bearer KEY` also the key alone. Very short ones would blot out everything."""
+    found = {word for group in groups for value in group for word in (value, value.rpartition(" ")[2])}
+    return sorted((word for word in found if len(word) >= 4), key=len, reverse=True)
+
+
+def _spells(events: Iterable[ProviderEvent], secrets: Sequence[str]) -> bool:
+    """Whether the joined text, reasoning or arguments hold a secret that no single delta does."""
+    pieces: dict[tuple[type, int], list[str]] = {}
+    for event in events:
+        if isinstance(event, TextDelta | ReasoningDelta):
+            pieces.setdefault((type(event), event.block), []).append(event.text)
+        elif isinstance(event, ToolCallDelta) and isinstance(event.args, str):
+            pieces.setdefault((ToolCallDelta, event.block), []).append(event.args)
+    for told in pieces.values():
+        alone = [redacted([piece.encode("utf-8", "replace")], secrets)[0] for piece in told]
+        whole = b"".join(alone)
+        if redacted([whole], secrets)[0] != whole:
+            return True
+    return False
 
 
 def redacted(chunks: Sequence[bytes], secrets: Iterable[str] = ()) -> list[bytes]:
