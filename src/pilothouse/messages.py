@@ -218,7 +218,8 @@ class Usage(Value):
     """Tokens of one response, as the provider told them last (PV-8).
 
     `input` is the whole prompt, cached part included; `output` includes `reasoning`. None means not told, which is
-    not zero. `native` is the provider's own object.
+    not zero. `native` is the provider's own object. `cost` is money as a decimal string, where the provider tells it
+    or the model has prices.
     """
 
     input: int | None = None
@@ -229,6 +230,7 @@ class Usage(Value):
     total: int | None = None
     estimated: bool = False
     native: JSON = None
+    cost: str | None = None
 
     def __add__(self, other: Usage) -> Usage:
         """Sum of two responses; a figure that neither told stays None."""
@@ -244,7 +246,16 @@ class Usage(Value):
             plus(self.reasoning, other.reasoning),
             plus(self.total, other.total),
             self.estimated or other.estimated,
+            cost=_sum(self.cost, other.cost),
         )
+
+
+def _sum(a: str | None, b: str | None) -> str | None:
+    if a is None or b is None:
+        return b if a is None else a
+    from decimal import Decimal
+
+    return f"{Decimal(a) + Decimal(b):f}"
 
 
 class ToolSpec(Value):

@@ -16,7 +16,7 @@ import pytest
 
 from dialects import BY_NAME
 from pilothouse.core.assembly import Assembly
-from pilothouse.messages import Message, Model, Text
+from pilothouse.messages import Message, Model, Price, Text
 from pilothouse.providers.decode import DECODERS, summary
 from pilothouse.providers.openai_chat import CompatProfile
 from pilothouse.responses import (
@@ -468,6 +468,27 @@ async def test_a_full_window_that_was_cut_to_nothing_is_an_overflow() -> None:
         large = ModelRequest(Model("m", context_window=2000), ask().messages)
         assert (await read(provider, small))[-1].error.kind == "context_overflow"
         assert (await read(provider, large))[-1] == StreamEnd("length", "length")
+
+
+@pytest.mark.parametrize(("told", "wanted"), [({}, "0.013"), ({"cost": 0.5}, "0.5")])
+async def test_the_cost_is_told_or_follows_from_the_prices(told: dict, wanted: str) -> None:
+    """PV-8: the provider's own word before ours; without prices and a word there is none."""
+    figures = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 20,
+        "prompt_tokens_details": {"cached_tokens": 500},
+    }
+    early = json.dumps({"choices": [], "usage": {**figures, "completion_tokens": 1, **told}})
+    late = json.dumps({"choices": [], "usage": figures})
+    replay = Replay(chunks=f"data: {early}\n\n".encode() + HELLO + STOP + f"data: {late}\n\n".encode() + DONE)
+    prices = Price("20", "50", cache_read="4")
+    async with ReplayServer(replay) as server, provider_for("openai-chat", server.url) as provider:
+        for model, cost in ((Model("m", prices=prices), wanted), (Model("m"), (told and wanted) or None)):
+            assembly = Assembly("m")
+            for event in await read(provider, ModelRequest(model, ask().messages)):
+                assembly.feed(event)
+            assert assembly.usage is not None
+            assert assembly.usage.cost == cost
 
 
 async def test_the_http_library_is_imported_at_the_first_request_only() -> None:

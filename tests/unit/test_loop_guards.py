@@ -350,6 +350,17 @@ async def test_cost_is_limited_and_told() -> None:
         AgentLoop(ScriptedProvider(), config=config)
 
 
+async def test_a_cost_that_the_provider_told_counts() -> None:
+    """LP-38, PV-8: before the prices, and where there are none."""
+    config = LoopConfig(limits=Limits(cost="1.2"), settings=ModelSettings(max_output_tokens=100))
+    spent = Usage(input=9, output=5, cost="1.15")
+    provider = ScriptedProvider(*[[*script, spent] for script in looks(1, 2)], model=PRICED)
+    result = await AgentLoop(provider, tools=[look], config=config).ask("x")
+    assert (result.outcome, result.cost) == (Incomplete("limit", "cost"), Decimal("1.15"))
+    result = await AgentLoop(ScriptedProvider(["hi", spent])).ask("x")
+    assert result.cost == Decimal("1.15")
+
+
 async def test_turns_without_a_single_success_are_limited() -> None:
     """LP-38: limit errors"""
     bad = [[call("nope", {"n": n}, call_id=f"c{n}")] for n in range(5)]

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from pilothouse.core.assembly import Assembly
 from pilothouse.providers.decode import decode
 from pilothouse.providers.openai_chat import CompatProfile, OpenAIChatDecoder
 from pilothouse.responses import BlockEnded, ReasoningDelta, StreamEnd, TextDelta, ToolCallDelta
@@ -515,6 +516,32 @@ def test_figures_are_read_on_any_chunk(where) -> None:
     """PV-8 [020]: with or without choices, before or after the reason."""
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_cache_hit_tokens": 4}
     assert decode("openai-chat", body(*where(usage)))["usage"] == {"input": 5, "output": 2, "cached": 4}
+
+
+@pytest.mark.parametrize(
+    ("usage", "wanted"),
+    [
+        ({"cost": 0.00014}, "0.00014"),  # OpenRouter
+        ({"cost": "1e-5"}, "0.00001"),
+        ({"cost": 0.01, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.2}}, "0.21"),
+        ({"cost": 0.01, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.01}}, "0.01"),
+        ({"cost": {"input_tokens_cost": 0.1, "total_cost": 0.3}}, "0.3"),  # Perplexity
+        ({"cost": -1}, None),
+        ({"cost": "free"}, None),
+        ({"cost": None}, None),
+        ({}, None),
+    ],
+    ids=repr,
+)
+def test_a_told_cost_is_a_decimal_string(usage: dict, wanted: str | None) -> None:
+    """PV-8: money where the provider tells it, no float; kept when later figures have none."""
+    later = chunk(usage={"prompt_tokens": 1, "completion_tokens": 1})
+    decoder = OpenAIChatDecoder()
+    assembly = Assembly("m")
+    for event in decoder.feed(body(chunk({"content": "a"}, "stop", usage=usage), later)):
+        assembly.feed(event)
+    assert assembly.usage is not None
+    assert assembly.usage.cost == wanted
 
 
 def test_early_figures_survive_a_cut() -> None:

@@ -8,12 +8,15 @@ import pytest
 
 from dialects import BY_NAME, DIALECTS, Dialect
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.messages import Message, Model, Text, ToolSpec
+from pilothouse.messages import Image, Message, Model, Reasoning, Text, ToolCall, ToolSpec
 from pilothouse.providers import GeminiProvider, OpenAIChatProvider
 from pilothouse.providers.anthropic import AnthropicProvider
 from pilothouse.providers.openai_chat import CompatProfile
+from pilothouse.providers.openai_chat.profile import LLAMA_CPP
 from pilothouse.providers.openai_responses import OpenAIResponsesProvider
-from pilothouse.responses import ModelRequest, ModelSettings, StreamEnd
+from pilothouse.responses import ModelRequest, ModelSettings, Notice, StreamEnd
+from pilothouse.testing import Replay, ReplayServer
+from wirekit import problems
 
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 SCHEMA = {"type": "object", "properties": {"x": {"$ref": "#/$defs/X"}}, "required": ["x"], "additionalProperties": False, "$defs": {"X": {"type": "integer"}}}  # fmt: skip
@@ -73,7 +76,7 @@ def test_settings_find_their_place(dialect: Dialect) -> None:
     request = ask(
         system_prompt="Be brief.",
         tools=[ToolSpec("f", "does", SCHEMA)],
-        settings={"temperature": 0.5, "max_output_tokens": 77, "stop": ("END",), "response_schema": SCHEMA, "extra": {"user_field": 1}},
+        settings={"temperature": 0.5, "max_output_tokens": 77, "stop": ("END",) if "stop" in WHERE[dialect.name] else (), "response_schema": SCHEMA, "extra": {"user_field": 1}},
     )  # fmt: skip
     made = body(dialect, request)
     want = {"system": "Be brief.", "temperature": 0.5, "limit": 77, "stop": ["END"], "tool": ("f", "object")}
@@ -83,6 +86,33 @@ def test_settings_find_their_place(dialect: Dialect) -> None:
         else:
             assert find(made) == want[name], name
     assert made["user_field"] == 1
+
+
+async def test_a_setting_without_a_field_is_refused_or_noted() -> None:
+    """Stop sequences change the answer: refused before anything is sent. A seed only asks for luck: noted."""
+    made = OpenAIResponsesProvider("m", base_url="http://127.0.0.1:1")
+    (end,) = [event async for event in made.stream(ask(settings={"stop": ("END",)}))]
+    assert isinstance(end, StreamEnd)
+    assert end.error is not None
+    assert (end.error.kind, "settings.stop" in end.error.message) == ("config", True)
+    await made.aclose()
+    for dialect, settings, noted in (
+        ("openai-chat", {"seed": 1}, []),
+        ("gemini", {"seed": 1}, []),
+        ("openai-responses", {"seed": 1}, ["seed"]),
+        ("anthropic", {"seed": 1}, ["seed"]),
+        ("gemini", {"parallel_tool_calls": False}, ["parallel_tool_calls"]),
+        ("gemini", {"parallel_tool_calls": True}, []),
+    ):
+        async with (
+            ReplayServer(Replay(chunks=b"data: [DONE]\n\n")) as server,
+            BY_NAME[dialect].provider("m", base_url=server.url) as provider,
+        ):
+            events = [event async for event in provider.stream(ask(tools=[ToolSpec("f")], settings=settings))]
+        names = [
+            event.detail for event in events if isinstance(event, Notice) and event.name == "setting_left_out"
+        ]
+        assert names == noted, (dialect, settings)
 
 
 @every_dialect
@@ -153,8 +183,6 @@ def test_references_are_inlined_for_gemini() -> None:
 
 def test_chat_profiles_bend_the_request() -> None:
     """Output limit, role, usage flag, alternation, ids and names as a server wants them."""
-    from pilothouse.messages import ToolCall
-
     profile = CompatProfile(
         usage_in_stream=False, output_limit="max_completion_tokens", system_role="developer",
         strict_alternation=True, max_id_length=9, id_charset="A-Za-z0-9", name_on_results=True,
@@ -175,6 +203,31 @@ def test_chat_profiles_bend_the_request() -> None:
     call_id = made["messages"][3]["tool_call_id"]
     assert made["messages"][2]["tool_calls"][0]["id"] == call_id
     assert len(call_id) == 9
+
+
+def test_a_strict_template_gets_one_system_message_and_turns_that_alternate() -> None:
+    """llama.cpp's templates: what the system says later is said as the user; parts and texts are joined."""
+    image = Image("image/png", data=b"x")
+    messages = [
+        Message("s", "system", (Text("also"),)),
+        Message("u1", "user", (Text("a"),)),
+        Message("u2", "user", (Text("b"), image)),
+        Message("a1", "assistant", (Reasoning("hm", None, "local"), Text("one"))),
+        Message("a2", "assistant", (Text("two"), ToolCall("c1", "f"), ToolCall("c2", "f"))),
+        Message("r1", "tool", (Text("ok"),), call_id="c1"),
+        Message("r2", "tool", (image,), call_id="c2"),
+        Message("s2", "system", (Text("late"),)),
+        Message("u3", "user", (Text("go"),)),
+    ]
+    made = OpenAIChatProvider("m", profile=LLAMA_CPP).body(ask(messages=messages, system_prompt="be brief"))
+    said = made["messages"]
+    assert [one["role"] for one in said] == ["system", "user", "assistant", "tool", "tool", "user"]
+    assert said[0]["content"] == "be brief\n\nalso"
+    assert [part["type"] for part in said[1]["content"]] == ["text", "text", "image_url"]
+    assert (said[2]["content"], said[2]["reasoning_content"]) == ("one\n\ntwo", "hm")
+    assert len(said[2]["tool_calls"]) == 2
+    assert [part.get("text") for part in said[5]["content"]][-2:] == ["late", "go"]
+    assert problems("openai-chat", said) == []
 
 
 def test_profiles_are_found_by_the_host() -> None:

@@ -250,6 +250,7 @@ class Assembly:
             old.total if told.total is None else told.total,
             told.estimated,
             old.native if told.native is None else told.native,
+            old.cost if told.cost is None else told.cost,
         )
 
     def _take_start(self, event: ResponseStarted) -> None:

@@ -8,6 +8,8 @@ from typing import Self
 
 from ..messages import Model
 from ..providers.openai_chat import OpenAIChatProvider
+from ..providers.openai_chat.profile import LLAMA_CPP
+from ..providers.openai_chat.wire import rules_of
 from ..responses import ModelRequest, ProviderEvent
 from .server import LocalServer
 from .weights import Progress
@@ -20,7 +22,8 @@ class LocalProvider:
     """
 
     def __init__(self, spec: str = "local", progress: Progress | None = None) -> None:
-        self.tag = "local"
+        self.tag = LLAMA_CPP.tag
+        self.wire_rules = rules_of(LLAMA_CPP)
         self.default_model = Model("local", "local")
         self._spec = spec
         self._progress = progress
@@ -51,7 +54,7 @@ class LocalProvider:
         self._server = server
         self.default_model = Model(server.model, "local", context_window=server.context_window)
         self._provider = OpenAIChatProvider(
-            self.default_model, base_url=server.base_url, api_key=server.api_key
+            self.default_model, base_url=server.base_url, api_key=server.api_key, profile=LLAMA_CPP
         )
         return self._provider
 

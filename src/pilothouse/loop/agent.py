@@ -12,17 +12,17 @@ from typing import Final, Self, final
 from ..clock import SystemClock
 from ..contracts import Clock, Provider, RunPort
 from ..core.canonical import digest_of
+from ..core.prices import cost_of
 from ..core.transcript import Transcript
 from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
 from ..events import CallStarted, Completed, ModelRequested, Outcome, Truncated, Unknown
-from ..messages import Message, Model, Usage, user_message
+from ..messages import Message, Model, Price, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
 from .bench import Bench
 from .config import LoopConfig
 from .plan import Plan, Providers
 from .port import MemoryPort
 from .resume import Log
-from .spending import cost_of
 from .spill import reader
 from .tools import ToolLike, ToolSet, tool_source
 from .turn import Step, Turns
@@ -38,7 +38,7 @@ class LoopResult:
         outcome: the typed end; `Unknown` where nobody saw it.
         messages: of this run, the input included, results in the order of their calls.
         usage: tokens of all requests.
-        cost: money of all requests, None where the model has no prices.
+        cost: money of all requests, None where neither the provider told it nor the model has prices.
         turns, requests, tool_calls: how many there were.
     """
 
@@ -213,9 +213,18 @@ def _with_reader(work: Work, tools: ToolSet) -> ToolSet:
     return made
 
 
+def _cost(usage: Usage | None, prices: Price | None) -> Decimal | None:
+    """What the responses told, else what their tokens cost."""
+    if usage is not None and usage.cost is not None:
+        return Decimal(usage.cost)
+    if usage is None or prices is None:
+        return None
+    return cost_of(prices, usage.input or 0, usage.output or 0, usage)
+
+
 def _result(port: MemoryPort, spec: RunSpec, model: Model | None) -> LoopResult:
     state = port.state
-    usage, prices = state.usage, None if model is None else model.prices
+    usage = state.usage
     transcript = Transcript(spec)
     requests = calls = 0
     for record in port.records:
@@ -226,9 +235,7 @@ def _result(port: MemoryPort, spec: RunSpec, model: Model | None) -> LoopResult:
         outcome=state.outcome or Unknown("eof", "the loop left without an end"),
         messages=tuple([entry.message for entry in transcript.messages() if entry.complete]),
         usage=usage,
-        cost=None
-        if usage is None or prices is None
-        else cost_of(prices, usage.input or 0, usage.output or 0, usage),
+        cost=_cost(usage, None if model is None else model.prices),
         turns=state.turn,
         requests=requests,
         tool_calls=calls,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final, NamedTuple, final
 
-from ..messages import Model, Price, Usage
+from ..core.prices import MILLION, cost_of
+from ..messages import Model, Usage
 from .config import Limits
 
-MILLION: Final = 1_000_000
 MIN_OUTPUT: Final = 1_024
 """Tokens: an output budget is lowered to what is left, but not below this (or the whole budget, if that is less)."""
 
@@ -40,7 +40,9 @@ class Spending:
         taken = usage.output if usage is not None and usage.output is not None else said
         self.input += given
         self.output += taken
-        if model.prices is not None:
+        if usage is not None and usage.cost is not None:  # the provider's own, or by the prices then
+            self.cost += Decimal(usage.cost)
+        elif model.prices is not None:
             self.cost += cost_of(model.prices, given, taken, usage)
 
     def permit(self, model: Model, wanted: int | None, estimate: int) -> Permit:
@@ -78,19 +80,3 @@ class Spending:
 
 def _left(limit: int | None, used: int) -> int | None:
     return None if limit is None else limit - used
-
-
-def cost_of(prices: Price, given: int, taken: int, usage: Usage | None = None) -> Decimal:
-    """Money for so many tokens; cached ones at their own price where there is one."""
-    cached = (usage.cache_read or 0) if usage is not None else 0
-    written = (usage.cache_write or 0) if usage is not None else 0
-    plain = max(0, given - cached - written)
-    read_price = prices.input if prices.cache_read is None else prices.cache_read
-    write_price = prices.input if prices.cache_write is None else prices.cache_write
-    money = (
-        Decimal(prices.input) * plain
-        + Decimal(read_price) * cached
-        + Decimal(write_price) * written
-        + Decimal(prices.output) * taken
-    )
-    return money / MILLION

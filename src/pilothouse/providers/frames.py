@@ -20,6 +20,8 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 DONE: Final = "[DONE]"
 _SPACE: Final = " \t\r\n\x1e"
+_LEAST: Final = 1e-12
+"""An amount below this is a mistake, or as good as nothing."""
 _decoder: Final = json.JSONDecoder(strict=False)
 
 
@@ -114,6 +116,23 @@ def figure(value: object) -> int | None:
     return None
 
 
+def money(value: object) -> str | None:
+    """An amount of money as a decimal string, or None for anything that is none."""
+    if not isinstance(value, int | float | str) or isinstance(value, bool):
+        return None
+    from decimal import Decimal, InvalidOperation
+
+    from ..core.prices import money_text
+
+    try:
+        amount = Decimal(value if isinstance(value, str) else repr(value))
+    except (InvalidOperation, ValueError):
+        return None
+    if not amount.is_finite() or not 0 <= amount < 10**12 or (amount and amount < _LEAST):
+        return None
+    return money_text(amount)
+
+
 def mapping(value: object) -> dict[str, JSON]:
     """The object, or an empty one."""
     return value if isinstance(value, dict) else {}
@@ -153,6 +172,7 @@ __all__ = [
     "fit",
     "mapping",
     "merged",
+    "money",
     "number",
     "objects",
     "plain",

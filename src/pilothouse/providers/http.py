@@ -20,6 +20,7 @@ from ..responses import (
     ErrorInfo,
     ErrorKind,
     ModelRequest,
+    Notice,
     ProviderEvent,
     ResponseStarted,
     StreamEnd,
@@ -100,9 +101,14 @@ class HTTPProvider(ABC):
         """The request in the dialect's words; pure.
 
         Raises:
+            ConfigError: a setting that the dialect cannot keep, such as stop sequences.
             CannotCarry: a message holds what the dialect cannot send.
             ToolDefinitionError: a tool's schema cannot be written in the dialect.
         """
+
+    def left_out(self, request: ModelRequest) -> Sequence[str]:
+        """Settings of this request that the dialect has no field for and whose absence changes little: a notice each."""
+        return ()
 
     @abstractmethod
     def auth_headers(self, key: str) -> dict[str, str]:
@@ -159,11 +165,13 @@ class HTTPProvider(ABC):
                     yield refused(answer.status, answer.headers, body, time.time_ns() // 1_000_000)
                     return
                 yield ResponseStarted(answer.headers.get("x-request-id") or answer.headers.get("request-id"))
+                for name in self.left_out(request):
+                    yield Notice("setting_left_out", name)
                 decoder = self.decoder(request)
-                guard = _OverflowGuard(request.model.context_window)
+                figures = _Figures(request.model)
                 while not decoder.ended:
                     for event in await _next_events(answer, decoder, self.linger_s, self.tap):
-                        yield guard.check(event)
+                        yield figures.check(event)
         except NoAnswer as error:
             yield StreamEnd("error", None, ErrorInfo("transport", str(error)))
 
@@ -225,29 +233,45 @@ async def _next_events(
     return events
 
 
-class _OverflowGuard:
-    """Some servers cut a prompt that fills the window and answer with nothing: that is an overflow (PV-9)."""
+class _Figures:
+    """What a response used: its cost where the model has prices and the provider tells none, and a silent overflow.
 
-    def __init__(self, window: int) -> None:
-        self.window = window
+    Some servers cut a prompt that fills the window and answer with nothing: that is an overflow (PV-9).
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.window = model.context_window
+        self.prices = model.prices
         self.usage = Usage()
 
     def check(self, event: ProviderEvent) -> ProviderEvent:
-        """The event, or the end that it really means."""
-        if not self.window:
-            return event
+        """The event, with its cost, or the end that it really means."""
         if isinstance(event, UsageUpdate):
-            told = event.usage
-            self.usage = Usage(
-                input=self.usage.input if told.input is None else told.input,
-                output=self.usage.output if told.output is None else told.output,
-            )
-        elif isinstance(event, StreamEnd) and event.reason == "length" and self.usage.output == 0:
+            return self._count(event)
+        if isinstance(event, StreamEnd) and event.reason == "length" and self.window:
             asked = self.usage.input or 0
-            if asked >= 0.99 * self.window:
+            if self.usage.output == 0 and asked >= 0.99 * self.window:
                 message = f"the prompt of {asked} tokens fills the window of {self.window}"
                 return StreamEnd("error", event.raw_reason, ErrorInfo("context_overflow", message))
         return event
+
+    def _count(self, event: UsageUpdate) -> UsageUpdate:
+        told, old = event.usage, self.usage
+        self.usage = Usage(
+            input=old.input if told.input is None else told.input,
+            cache_read=old.cache_read if told.cache_read is None else told.cache_read,
+            cache_write=old.cache_write if told.cache_write is None else told.cache_write,
+            output=old.output if told.output is None else told.output,
+        )
+        if told.cost is not None:
+            self.prices = None  # the provider knows better
+        if self.prices is None:
+            return event
+        from msgspec.structs import replace
+
+        from ..core.prices import cost_text
+
+        return UsageUpdate(replace(told, cost=cost_text(self.prices, self.usage)))
 
 
 def _provided_by(model: Model, tag: str) -> Model:

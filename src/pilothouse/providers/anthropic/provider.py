@@ -56,6 +56,10 @@ class AnthropicProvider(HTTPProvider):
             f"{self.base_url}/messages" if self.base_url.endswith("/v1") else f"{self.base_url}/v1/messages"
         )
 
+    def left_out(self, request: ModelRequest) -> Sequence[str]:
+        """The dialect has no seed."""
+        return () if request.settings.seed is None else ("seed",)
+
     def auth_headers(self, key: str) -> dict[str, str]:
         """The key and the version of the API that is spoken."""
         return {"x-api-key": key, "anthropic-version": "2023-06-01"}

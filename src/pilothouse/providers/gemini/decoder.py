@@ -24,6 +24,7 @@ from ...responses import (
 from ..decoder import Decoder
 from ..errors import classify
 from ..frames import figure, mapping, merged, word
+from .partial import GrowingCall
 
 
 class _Part(Struct, gc=False):
@@ -104,6 +105,7 @@ class GeminiDecoder(Decoder[_Chunk]):
         self._blocked = False
         self._calls = 0
         self._nameless = False
+        self._growing: GrowingCall | None = None
         self._ids: set[str] = set()
         self._blocks = 0
         self._open: type[TextDelta | ReasoningDelta] | None = None
@@ -181,8 +183,13 @@ class GeminiDecoder(Decoder[_Chunk]):
             out.append(kind(self._block, text))
 
     def _on_call(self, call: dict[str, JSON], signature: str, out: list[ProviderEvent]) -> None:
-        """Each part is a call, whole as it comes [070] [072]."""
+        """Each part is a call, whole as it comes [070] [072], unless it says that it will continue."""
         self._shut(out)
+        if self._growing is not None:
+            if self._growing.continued_by(call):
+                self._grow(self._growing, call, signature, out)
+                return
+            self._end_call(out)
         name, wire_id = word(call.get("name")), word(call.get("id")) or None
         if not name:
             self._nameless = True
@@ -196,14 +203,33 @@ class GeminiDecoder(Decoder[_Chunk]):
             call_id = f"{wanted}_{count}"
         self._ids.add(call_id)
         number = self._next()
+        if call.get("willContinue") is True or call.get("partialArgs"):
+            self._growing = GrowingCall(number, call_id, name, wire_id)
+            out.append(ToolCallDelta(number, call_id, name, "", wire_id))
+            self._grow(self._growing, call, signature, out)
+            return
         args = call.get("args")
         if not isinstance(args, dict | str):
             args = {} if args is None else msgspec.json.encode(args).decode()
         out.append(ToolCallDelta(number, call_id, name, args, wire_id))
-        kept: dict[str, JSON] = {"thoughtSignature": signature} if signature else {}
-        if wire_id:
-            kept["id"] = wire_id
-        out.append(BlockEnded(number, kept or None))
+        out.append(BlockEnded(number, _kept(signature, wire_id)))
+
+    def _grow(
+        self, growing: GrowingCall, call: dict[str, JSON], signature: str, out: list[ProviderEvent]
+    ) -> None:
+        growing.add(call, signature)
+        if call.get("willContinue") is not True:
+            self._end_call(out)
+
+    def _end_call(self, out: list[ProviderEvent]) -> None:
+        """Tells the arguments of a call that came in pieces; one that was cut has none that can be run."""
+        call, self._growing = self._growing, None
+        if call is None:
+            return
+        if not call.whole:
+            out.append(Notice("cut_call", call.name))
+        out.append(ToolCallDelta(call.number, call.call_id, "", call.arguments(), call.wire_id))
+        out.append(BlockEnded(call.number, _kept(call.signature, call.wire_id)))
 
     # Blocks
 
@@ -218,6 +244,7 @@ class GeminiDecoder(Decoder[_Chunk]):
 
     def _close_blocks(self, out: list[ProviderEvent]) -> None:
         self._shut(out)
+        self._end_call(out)
 
     # Figures and ends
 
@@ -245,6 +272,14 @@ class GeminiDecoder(Decoder[_Chunk]):
         if self._nameless:
             return StreamEnd("error", raw, ErrorInfo("protocol", "a tool call without a name"))
         return StreamEnd("complete", raw)
+
+
+def _kept(signature: str, wire_id: str | None) -> JSON:
+    """What goes back with a call."""
+    kept: dict[str, JSON] = {"thoughtSignature": signature} if signature else {}
+    if wire_id:
+        kept["id"] = wire_id
+    return kept or None
 
 
 def usage_of(native: dict[str, JSON]) -> Usage:

@@ -42,6 +42,11 @@ class GeminiProvider(HTTPProvider):
         path = name if "/" in name else f"models/{name}"
         return f"{self.base_url}/{quote(path)}:streamGenerateContent?alt=sse"
 
+    def left_out(self, request: ModelRequest) -> Sequence[str]:
+        """The dialect cannot forbid several calls at once."""
+        alone = bool(request.tools) and request.settings.parallel_tool_calls is False
+        return ("parallel_tool_calls",) if alone else ()
+
     def auth_headers(self, key: str) -> dict[str, str]:
         """The key in a header; in the address it would end in logs."""
         return {"x-goog-api-key": key}

@@ -22,8 +22,9 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, number, word
+from ..frames import figure, mapping, money, number, word
 from .calls import CallRouter, add_piece, announce
+from .details import ReasoningDetails
 from .profile import CompatProfile
 from .think import ThinkTags
 
@@ -43,6 +44,7 @@ class _Delta(Struct, gc=False):
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    reasoning_details: Any = None
     refusal: Any = None
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
@@ -118,6 +120,7 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
         super().__init__()
         profile = profile or CompatProfile()
         self._reasoning_fields = profile.reasoning_fields
+        self._details = ReasoningDetails() if profile.reasoning_details else None
         self._think = (
             ThinkTags(inside=profile.think_tags == "implicit") if profile.think_tags != "off" else None
         )
@@ -186,6 +189,12 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
             if thought:
                 self._on_reasoning(thought, out)
                 break
+        else:
+            thought = None
+        if self._details is not None and delta.reasoning_details:
+            said = self._details.add(delta.reasoning_details)
+            if said and not thought:
+                self._on_reasoning(said, out)
         content = delta.content
         if content:
             if content.__class__ is str:
@@ -282,6 +291,9 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
         self._shut(out)
         for call in self._calls.calls:
             announce(call, out)
+        if self._details is not None and (kept := self._details.finished()):
+            out.append(BlockEnded(self._blocks, raw={"reasoning_details": kept}))
+            self._blocks += 1
 
     # Ends
 
@@ -342,7 +354,19 @@ def usage_of(native: dict[str, JSON]) -> Usage:
         reasoning=first(completion.get("reasoning_tokens"), native.get("reasoning_tokens")),
         total=figure(native.get("total_tokens")),
         native=native,
+        cost=None if (cost := native.get("cost")) is None else _cost(cost, native),
     )
+
+
+def _cost(cost: JSON, native: dict[str, JSON]) -> str | None:
+    """OpenRouter tells its own price, and beside it what the provider takes from the user's own key; Perplexity a sum."""
+    if isinstance(cost, dict):
+        return money(cost.get("total_cost"))
+    told = money(cost)
+    upstream = mapping(native.get("cost_details")).get("upstream_inference_cost")
+    if told is None or native.get("is_byok") is not True or (more := money(upstream)) is None:
+        return told
+    return (Usage(cost=told) + Usage(cost=more)).cost
 
 
 def _texts_of(part: Any) -> list[str]:

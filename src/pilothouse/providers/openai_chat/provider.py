@@ -12,7 +12,7 @@ from ..http import ApiKey, HTTPProvider
 from ..tools import chat_choice, named_schema
 from .decoder import OpenAIChatDecoder
 from .profile import DEEPSEEK, GROQ, MISTRAL, OPENAI, OPENROUTER, CompatProfile
-from .wire import from_wire, rules_of, to_wire
+from .wire import alternating, from_wire, rules_of, to_wire
 
 if TYPE_CHECKING:
     import httpx2
@@ -81,7 +81,7 @@ class OpenAIChatProvider(HTTPProvider):
 
     def from_wire(self, stored: Sequence[Mapping[str, Any]]) -> list[Message]:
         """Messages of a stored conversation part, whatever state it is in."""
-        return from_wire(stored)
+        return from_wire(stored, self.profile)
 
     def body(self, request: ModelRequest) -> dict[str, JSON]:
         """The request in the dialect's words."""
@@ -89,6 +89,8 @@ class OpenAIChatProvider(HTTPProvider):
         messages = self.to_wire(request.messages)
         if request.system_prompt is not None and not is_empty(request.system_prompt):
             messages.insert(0, {"role": profile.system_role, "content": request.system_prompt})
+            if profile.strict_alternation:
+                messages = alternating(messages, profile)
         out: dict[str, JSON] = {"model": request.model.id, "messages": messages, "stream": True}
         if profile.usage_in_stream:
             out["stream_options"] = {"include_usage": True}

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...core.assembly import judge_arguments
 from ...core.pairing import WireRules, is_blank
-from ...core.unicode import clean
+from ...core.unicode import clean, clean_json
 from ...messages import (
     JSON,
     MEDIA,
@@ -69,8 +69,8 @@ def to_wire(messages: Sequence[Message], profile: CompatProfile = _DEFAULT) -> l
         elif item.role == "system":
             out.append({"role": profile.system_role, "content": "\n\n".join(texts_of(item.parts))})
         else:
-            _add_user(out, _user_content(item), profile)
-    return out
+            out.append({"role": "user", "content": _user_content(item)})
+    return alternating(out, profile) if profile.strict_alternation else out
 
 
 def _assistant(message: Message, profile: CompatProfile, rules: WireRules) -> dict[str, JSON]:
@@ -79,7 +79,9 @@ def _assistant(message: Message, profile: CompatProfile, rules: WireRules) -> di
     pieces += texts_of(part for part in message.parts if not isinstance(part, Text))
     pieces += [f"[{describe(part)}]" for part in message.attachments]  # what it made has no place here
     out: dict[str, JSON] = {"role": "assistant", "content": "\n\n".join(pieces) or None}
-    if profile.replay_reasoning:
+    if details := _details(message, profile):
+        out["reasoning_details"] = details
+    elif profile.replay_reasoning:
         thoughts = [
             part.text
             for part in message.parts
@@ -98,6 +100,17 @@ def _assistant(message: Message, profile: CompatProfile, rules: WireRules) -> di
             if call.tool
         ]
     return out
+
+
+def _details(message: Message, profile: CompatProfile) -> list[JSON]:
+    if not profile.reasoning_details:
+        return []
+    return [
+        clean_json(item)
+        for part in message.parts
+        if isinstance(part, Reasoning) and part.tag == profile.tag
+        for item in objects(mapping(part.raw).get("reasoning_details"))
+    ]
 
 
 def _results(
@@ -169,16 +182,27 @@ def _media(part: Media) -> JSON:
             raise CannotCarry(f"cannot send {describe(part)} to {_DIALECT}")
 
 
-def _add_user(out: list[dict[str, JSON]], content: str | list[JSON], profile: CompatProfile) -> None:
-    last = out[-1] if out else {}
-    if profile.strict_alternation and last.get("role") == "user":
-        before = last["content"]
-        if isinstance(before, str) and isinstance(content, str):
-            last["content"] = f"{before}\n\n{content}"
+def alternating(messages: Sequence[dict[str, JSON]], profile: CompatProfile) -> list[dict[str, JSON]]:
+    """Neighbours of one role in one message; what the system says later is said as the user."""
+    out: list[dict[str, JSON]] = []
+    for message in messages:
+        item = message
+        last = out[-1] if out else {}
+        if item["role"] == profile.system_role and out and last["role"] != profile.system_role:
+            item = {"role": "user", "content": item["content"]}
+        if item["role"] != "tool" and item["role"] == last.get("role") and "tool_calls" not in last:
+            out[-1] = {**last, **item, "content": _joined(last["content"], item["content"])}
         else:
-            last["content"] = [*_as_parts(before), *_as_parts(content)]
-    else:
-        out.append({"role": "user", "content": content})
+            out.append(item)
+    return out
+
+
+def _joined(before: str | list[JSON] | None, after: str | list[JSON] | None) -> str | list[JSON] | None:
+    if not before or not after:
+        return after or before
+    if isinstance(before, str) and isinstance(after, str):
+        return f"{before}\n\n{after}"
+    return [*_as_parts(before), *_as_parts(after)]
 
 
 def _as_parts(content: str | list[JSON]) -> list[JSON]:
@@ -188,14 +212,14 @@ def _as_parts(content: str | list[JSON]) -> list[JSON]:
 # And back
 
 
-def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
+def from_wire(stored: Sequence[Mapping[str, Any]], profile: CompatProfile = _DEFAULT) -> list[Message]:
     """Messages of a stored `messages` list, broken ones included."""
     out = []
     for number, item in enumerate(stored):
         role = item.get("role")
         message_id = f"wire-{number}"
         if role == "assistant":
-            out.append(Message(message_id, "assistant", tuple(_assistant_parts(item))))
+            out.append(Message(message_id, "assistant", tuple(_assistant_parts(item, profile))))
         elif role == "tool":
             parts = tuple(_parts(item.get("content")))
             out.append(Message(message_id, "tool", parts, call_id=word(item.get("tool_call_id"))))
@@ -206,8 +230,10 @@ def from_wire(stored: Sequence[Mapping[str, Any]]) -> list[Message]:
     return out
 
 
-def _assistant_parts(item: Mapping[str, Any]) -> list[Part]:
+def _assistant_parts(item: Mapping[str, Any], profile: CompatProfile) -> list[Part]:
     parts: list[Part] = []
+    if profile.reasoning_details and (details := objects(item.get("reasoning_details"))):
+        parts.append(Reasoning("", {"reasoning_details": details}, profile.tag))
     for field in ("reasoning_content", "reasoning"):
         if isinstance(thought := item.get(field), str) and thought:
             parts.append(Reasoning(thought))
@@ -237,4 +263,4 @@ def _parts(content: JSON) -> list[Part]:
     return parts
 
 
-__all__ = ["from_wire", "rules_of", "to_wire"]
+__all__ = ["alternating", "from_wire", "rules_of", "to_wire"]

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from ...errors import ConfigError
 from ...messages import JSON, Message, Model
 from ...responses import ModelRequest, ModelSettings
 from ..content import is_empty
@@ -51,6 +52,10 @@ class OpenAIResponsesProvider(HTTPProvider):
         path, mark, query = self.base_url.partition("?")
         return f"{path.rstrip('/')}/responses{mark}{query}"
 
+    def left_out(self, request: ModelRequest) -> Sequence[str]:
+        """The dialect has no seed."""
+        return () if request.settings.seed is None else ("seed",)
+
     def auth_headers(self, key: str) -> dict[str, str]:
         """A bearer token; Azure reads the key in a header of its own."""
         azure = {"api-key": key} if ".azure.com" in self.base_url else {}
@@ -69,8 +74,17 @@ class OpenAIResponsesProvider(HTTPProvider):
         return from_wire(stored)
 
     def body(self, request: ModelRequest) -> dict[str, JSON]:
-        """The request in the dialect's words. It has no field for stop sequences and seeds: these are left out."""
+        """The request in the dialect's words.
+
+        Raises:
+            ConfigError: stop sequences, for which the dialect has no field; a seed is only noted as left out.
+        """
         settings = request.settings
+        if settings.stop:
+            raise ConfigError(
+                "settings.stop: the Responses API has no stop sequences; leave them out, or use the chat "
+                "completions of the model (openai-chat:NAME)"
+            )
         messages = request.messages
         if "previous_response_id" in settings.extra:
             messages = _new_ones(messages)
