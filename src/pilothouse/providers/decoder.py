@@ -4,7 +4,7 @@ A decoder is fed the body as it comes (`feed`) and told how the bytes ended (`fi
 `pilothouse decode` use the same object. A dialect gives it the type of its messages, what to do with one, and its
 verdict when the bytes are over; everything that is a matter of bytes, JSON and order is here:
 
-* a body that is no event stream is collected and judged whole;
+* a body that is no event stream is collected and judged whole, unless one of its lines is an error;
 * a frame that the typed decoder refuses is read slowly (`frames.py`), and texts are mended from then on;
 * the first `StreamEnd` is the last event; what comes after it is ignored;
 * an unterminated last frame is read if it is whole, and changes nothing if it is not [049].
@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from ..core.jsonlines import JSONLinesReader
 from ..core.sse import Frame, FrameTooLong, SSEReader
 from ..messages import JSON
 from ..responses import ErrorInfo, Notice, ProviderEvent, StreamEnd
@@ -54,6 +55,7 @@ class Decoder(ABC, Generic[M]):
         self._head = b""  # the body's beginning, until the first frame was read
         self._framed = False  # a frame was read
         self._body: bytearray | None = None  # all of a body that is no event stream
+        self._lines = JSONLinesReader()  # and its lines
         self._mender: SurrogateMender | None = None
 
     # What a dialect gives
@@ -85,7 +87,7 @@ class Decoder(ABC, Generic[M]):
             if not data:
                 return out
         if self._body is not None:
-            self._body += data[: _MAX_BODY - len(self._body)]
+            self._on_body(data[: _MAX_BODY - len(self._body)], out)
             return out
         if not self._framed and len(self._head) < EXCERPT_BYTES:
             self._head += data[:EXCERPT_BYTES]
@@ -113,6 +115,15 @@ class Decoder(ABC, Generic[M]):
             end = self._verdict(out) or self._silent_end(cause)
             self._end(end, out)
         return self._mended(out)
+
+    def _on_body(self, data: bytes, out: list[ProviderEvent]) -> None:
+        """More of a body that is no event stream. An error that has a line to itself need not wait for the end."""
+        assert self._body is not None
+        self._body += data
+        for line in self._lines.feed(data):
+            if line[:1] in b"{[" and (error := error_in(line)) is not None:
+                self._end(StreamEnd("error", None, classify(error)), out)
+                return
 
     def _sniff(self, data: bytes) -> bytes:
         """Finds out what the body is by its first character: JSON and markup are no event stream."""

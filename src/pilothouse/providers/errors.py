@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from ..core.jsonlines import JSONLinesReader
 from ..messages import JSON
 from ..responses import ErrorInfo, ErrorKind, StreamEnd
 from .frames import DONE, Unreadable, plain, values_of, word
@@ -283,7 +284,20 @@ def _values(body: bytes) -> list[JSON]:
     try:
         return [value for value in values_of(text) if value != DONE]
     except Unreadable as error:
-        return error.values
+        return error.values + _lines(text)
+
+
+def _lines(text: bytes) -> list[JSON]:
+    """The values of those lines that are JSON: a broken one does not hide the error in the next."""
+    reader = JSONLinesReader()
+    values: list[JSON] = []
+    for line in (*reader.feed(text), *reader.finish()):
+        if line[:1] in b"{[":
+            try:
+                values += values_of(line)
+            except Unreadable:
+                continue
+    return values
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now_ms: int) -> StreamEnd:

@@ -24,7 +24,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, merged, plain, word
+from ..frames import figure, mapping, merged, plain, raw_text, word
 
 
 class _Delta(Struct, gc=False):
@@ -220,10 +220,12 @@ class AnthropicDecoder(Decoder[_Event]):
                 out.append(ReasoningDelta(block.number, text))
 
     def _input(self, block: _Block, piece: JSON, out: list[ProviderEvent]) -> None:
-        if not isinstance(piece, str) or not piece:
+        if not isinstance(piece, str | dict):  # what is no object is kept as it is, to be refused
+            piece = raw_text(piece)
+        if not piece and isinstance(piece, str):
             return
         if block.kind != "tool_use":
-            block.texts.append(piece)
+            block.texts.append(raw_text(piece))
         elif block.name:
             block.spoke = True
             out.append(ToolCallDelta(block.number, block.call_id, "", piece, block.wire_id))

@@ -27,7 +27,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, plain, word
+from ..frames import figure, mapping, objects, plain, raw_text, word
 
 
 class _Event(Struct, gc=False):
@@ -158,14 +158,15 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
         self._speak(entry, event.delta, out)
 
     def _on_arguments(self, event: _Event, out: list[ProviderEvent]) -> None:
-        if event.delta and isinstance(event.delta, str):
-            self._argue(self._route(event, "function_call"), event.delta, out)
+        if event.delta:
+            self._argue(self._route(event, "function_call"), raw_text(event.delta), out)
 
     def _on_arguments_done(self, event: _Event, out: list[ProviderEvent]) -> None:
-        if isinstance(event.arguments, str):
+        whole = raw_text(event.arguments)
+        if whole:
             entry = self._route(event, "function_call")
-            if event.arguments.startswith(entry.text):
-                self._argue(entry, event.arguments[len(entry.text) :], out)
+            if whole.startswith(entry.text):
+                self._argue(entry, whole[len(entry.text) :], out)
 
     def _on_item_done(self, event: _Event, out: list[ProviderEvent]) -> None:
         item = mapping(event.item)
@@ -284,11 +285,9 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
         if entry.kind == "function_call":
             self._settle_call(entry, item, out)
         elif entry.kind == "message":
-            texts = [_spoken(part) for part in item.get("content") or [] if isinstance(part, dict)]
-            self._refused = self._refused or any(
-                mapping(part).get("refusal") for part in item.get("content") or []
-            )
-            whole = "".join(texts)
+            parts = objects(item.get("content"))
+            self._refused = self._refused or any(part.get("refusal") for part in parts)
+            whole = "".join([_spoken(part) for part in parts])
             if whole.startswith(entry.text):
                 self._speak(entry, whole[len(entry.text) :], out)
             kept = {name: value for name, value in item.items() if name not in ("content", "type", "role")}
@@ -303,9 +302,7 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
         self._know_call(entry, item, out)
         final = item.get("arguments")
         differs: str | None = None
-        if final is not None and not isinstance(final, str):
-            final = msgspec.json.encode(final).decode()
-        if isinstance(final, str) and final != entry.text:
+        if final is not None and (final := raw_text(final)) != entry.text:
             if final.startswith(entry.text):
                 self._argue(entry, final[len(entry.text) :], out)
             elif final:
@@ -423,10 +420,8 @@ def _spoken(part: dict[str, JSON]) -> str:
 
 
 def _summary(item: dict[str, JSON]) -> str:
-    parts = [*(item.get("summary") or []), *(item.get("content") or [])]
-    return "\n\n".join(
-        [text for part in parts if isinstance(part, dict) and (text := word(part.get("text")))]
-    )
+    parts = [*objects(item.get("summary")), *objects(item.get("content"))]
+    return "\n\n".join([text for part in parts if (text := word(part.get("text")))])
 
 
 __all__ = ["OpenAIResponsesDecoder", "usage_of"]

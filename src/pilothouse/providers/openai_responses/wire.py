@@ -38,6 +38,7 @@ from ..frames import mapping, objects, raw_text, word
 
 TAG: Final = "openai-responses"
 RULES: Final = WireRules("A-Za-z0-9_-", 64)
+_OF_MCP: Final = ("mcp_list_tools", "mcp_approval_request")
 _DIALECT: Final = "OpenAI Responses"
 
 
@@ -117,10 +118,17 @@ def _goes_back(raw: JSON) -> bool:
 
 
 def _followed(items: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
-    """Without thoughts at the end: one goes back directly before what it led to, or not at all [087]."""
-    while items and items[-1].get("type") == "reasoning":
-        items.pop()
-    return items
+    """Without thoughts that led to nothing: one goes back directly before what it led to, or not at all [087]."""
+    kept: list[dict[str, JSON]] = []
+    for item in reversed(items):
+        if item.get("type") != "reasoning" or (kept and _is_led_to(kept[-1])):
+            kept.append(item)
+    return kept[::-1]
+
+
+def _is_led_to(item: dict[str, JSON]) -> bool:
+    kind = word(item.get("type"))
+    return kind in ("reasoning", *_OF_MCP) or kind.endswith("_call") or item.get("role") == "assistant"
 
 
 def _output(message: Message) -> JSON:
