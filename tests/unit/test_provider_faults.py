@@ -150,7 +150,7 @@ def test_an_error_at_any_place_ends_the_response(case: WireCase) -> None:
 
 
 @pytest.mark.parametrize("sign", SIGNS_OF_LIFE, ids=repr)
-@pytest.mark.parametrize("case", [case for case in wire_cases(*BY_NAME) if case.id[:3] not in ("078",)], ids=lambda case: case.id)  # fmt: skip
+@pytest.mark.parametrize("case", [case for case in wire_cases(*BY_NAME) if case.id[:3] != "078"], ids=lambda case: case.id)  # fmt: skip
 def test_signs_of_life_change_nothing(case: WireCase, sign: bytes) -> None:
     """PV-12 [025]: between all frames, in every dialect, with each kind of line end; notices aside."""
     whole = decode(case.dialect, case.body, **case.options)
