@@ -15,6 +15,7 @@ Names are loaded at first use, so that importing the package costs next to nothi
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,10 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - strings, from the table
 
 def __getattr__(name: str) -> Any:
     if (home := _HOMES.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # With both, Python adds "Did you mean: …?" itself.
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     found = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = found
     return found

@@ -24,7 +24,8 @@ def test_an_unknown_target(tmp_path: Path) -> None:
     refused(pilothouse("serve", "nowhere.py", cwd=tmp_path), "nowhere.py", "no such file")
     refused(pilothouse("serve", "no.such.module:agent", cwd=tmp_path), "no module named")
     (tmp_path / "empty.py").write_text("x = 1\n")
-    refused(pilothouse("serve", "empty.py", cwd=tmp_path), "has no attribute 'agent'")
+    refused(pilothouse("serve", "empty.py", cwd=tmp_path), "empty.py defines no 'agent'", "empty.py:NAME")
+    refused(pilothouse("serve", "empty.py:mine", cwd=tmp_path), "empty.py defines no 'mine'")
     (tmp_path / "broken.py").write_text("import nothing_like_this\n")
     refused(pilothouse("chat", "broken.py", "-M", "hi", cwd=tmp_path), "broken.py cannot be loaded")
     (tmp_path / "wrong.py").write_text("agent = 3\n")
@@ -143,3 +144,16 @@ def test_a_server_that_answers_html_or_500(tmp_path: Path) -> None:
     assert "It works!" in html.stdout
     assert "500" in failed.stdout or "boom" in failed.stdout
     assert "failed" in pilothouse("runs", "list", cwd=tmp_path).stdout
+
+
+def test_a_question_that_no_run_can_answer(tmp_path: Path, gate: Gate) -> None:
+    """A status that does not exist, a run that has ended: told at once, before any model is looked for."""
+    pilothouse("chat", str(HELD), "-M", "hello", "--db", "a.db", cwd=tmp_path, env=gate.env)
+    refused(
+        pilothouse("runs", "list", "--status", "done", "--db", "a.db", cwd=tmp_path), "completed", "'done'"
+    )
+    listed = pilothouse("runs", "list", "--status", "completed", "--db", "a.db", cwd=tmp_path)
+    run_id = listed.stdout.splitlines()[1].split()[0]
+    result = pilothouse("runs", "recover", run_id, "--db", "a.db", cwd=tmp_path)
+    refused(result, run_id, "it has ended, completed")
+    assert "local model" not in result.stderr

@@ -69,3 +69,14 @@ def test_every_public_name_exists_and_is_listed_once() -> None:
     assert len(names) == len(set(names))
     assert all(getattr(pilothouse, name) is not None for name in names)
     assert set(names) <= set(dir(pilothouse))
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
+    """Python's own suggestion works for the lazy names."""
+    found = subprocess.run(
+        [sys.executable, "-c", "import pilothouse; pilothouse.AgentControler"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Did you mean: 'AgentController'?" in found.stderr

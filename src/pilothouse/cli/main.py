@@ -28,8 +28,8 @@ app.add_typer(runs_app, name="runs")
 TargetArgument = Annotated[
     Optional[str],  # noqa: UP045 - typer reads this annotation
     typer.Argument(
-        help="An agent: module:attribute or file.py (which defines `agent`). Without it: a chat with the model "
-        "of a key that is set, else with the local model.",
+        help="An agent: file.py (which defines `agent`), file.py:NAME or module:NAME. Without it: a chat with the "
+        "model of a key that is set, else with the local model.",
         show_default=False,
     ),
 ]
@@ -76,7 +76,9 @@ def serve(
     model: ModelOption = None,
     db: DatabaseOption = Path("pilothouse.db"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8700,
+    port: Annotated[
+        int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535, metavar="<port>")
+    ] = 8700,
     recover: Annotated[
         str,
         typer.Option(
@@ -194,8 +196,10 @@ def record(
 
 def main() -> None:
     """The console script: errors of ours are one line, not a traceback."""
-    # What a command has to say it says itself; the library's warnings are for whoever embeds it.
+    # What a command has to say it says itself; the library's warnings are for whoever embeds it. Except those of the loop:
+    # they are faults of the agent that is served, and only its author can mend them.
     logging.basicConfig(level=logging.ERROR, format="pilothouse: %(name)s: %(message)s")
+    logging.getLogger("pilothouse.loop").setLevel(logging.WARNING)
     try:
         app()
     except PilothouseError as error:

@@ -13,7 +13,7 @@ from ..journal.sqlite import SQLiteJournal
 from ..records import Accept
 from ..runs.controller import RunController
 from .agents import Agents
-from .runs import find
+from .runs import find_open
 
 
 def recover(
@@ -34,18 +34,23 @@ def recover(
 
 async def _recover(run: str, target: str | None, model: str | None, db: Path, accept: Accept) -> None:
     say = lambda text: typer.echo(text, err=True)  # noqa: E731
-    async with SQLiteJournal(db) as journal, Agents(target, model, say) as definition:
-        template = definition if isinstance(definition, AgentController) else definition()
-        if not isinstance(template, AgentController):
-            raise ConfigError("the target must make an AgentController")
-        async with RunController(template.runtime, journal=journal, auto_recover="never") as runs:
-            run_id = await find(runs, run)
-            view = await runs.recover(run_id, accept=accept)
-            typer.echo(f"run {run_id} is {view.status}", err=True)
-            result = await runs.wait_for_terminal(run_id)
-            for entry in await runs.own_messages(run_id):
-                if entry.message.role == "assistant":
-                    typer.echo(entry.message.text)
-            typer.echo(f"run {run_id} is {result.view.status}", err=True)
-            if result.view.status not in ("completed", "truncated"):
-                raise typer.Exit(1)
+    async with SQLiteJournal(db) as journal:
+        run_id = await find_open(journal, run)
+        async with Agents(target, model, say) as definition:
+            template = definition if isinstance(definition, AgentController) else definition()
+            if not isinstance(template, AgentController):
+                raise ConfigError("the target must make an AgentController")
+            async with RunController(template.runtime, journal=journal, auto_recover="never") as runs:
+                await _drive(runs, run_id, accept)
+
+
+async def _drive(runs: RunController, run_id: str, accept: Accept) -> None:
+    view = await runs.recover(run_id, accept=accept)
+    typer.echo(f"run {run_id} is {view.status}", err=True)
+    result = await runs.wait_for_terminal(run_id)
+    for entry in await runs.own_messages(run_id):
+        if entry.message.role == "assistant":
+            typer.echo(entry.message.text)
+    typer.echo(f"run {run_id} is {result.view.status}", err=True)
+    if result.view.status not in ("completed", "truncated"):
+        raise typer.Exit(1)

@@ -6,14 +6,14 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Optional, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..contracts import RunPort
-from ..errors import RunNotFound, UsageError
+from ..errors import ConfigError, RunNotFound, UsageError
 from ..events import (
     CallFinished,
     CallStarted,
@@ -30,8 +30,9 @@ from ..events import (
 )
 from ..journal.sqlite import SQLiteJournal
 from ..messages import Message
-from ..records import Descriptor, Record, RunEntry, RunQuery, Start
+from ..records import Descriptor, Record, RunEntry, RunQuery, RunStatus, Start
 from ..runs.controller import RunController
+from .explain import ended
 
 app = typer.Typer(help="List, show, verify, recover and abandon runs.", no_args_is_help=True)
 
@@ -40,6 +41,7 @@ DatabaseOption = Annotated[
 ]
 RunArgument = Annotated[str, typer.Argument(help="A run id, or enough of its beginning.", show_default=False)]
 DEFAULT = Path("pilothouse.db")
+STATUSES: tuple[str, ...] = get_args(RunStatus)
 
 
 class _Reader:
@@ -89,15 +91,34 @@ async def find(runs: RunController, prefix: str) -> str:
     return found[0]
 
 
+async def find_open(journal: SQLiteJournal, prefix: str) -> str:
+    """As `find`, a run that has not ended: told before an agent is loaded for it.
+
+    Raises:
+        UsageError: none, several, or it has ended.
+    """
+    async with RunController(_Reader(), "reader", journal=journal, auto_recover="never") as runs:
+        run_id = await find(runs, prefix)
+        view = await runs.inspect(run_id)
+        if view.outcome is not None:
+            raise UsageError(f"cannot recover run {run_id}: it has ended, {ended(view.outcome)}")
+        return run_id
+
+
 @app.command("list")
 def list_runs(
     *,
     db: DatabaseOption = DEFAULT,
     thread: Annotated[Optional[str], typer.Option(help="Only this thread.", show_default=False)] = None,  # noqa: UP045
-    status: Annotated[Optional[str], typer.Option(help="Only this status.", show_default=False)] = None,  # noqa: UP045
+    status: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help=f"Only one of {', '.join(STATUSES)}.", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option(help="How many.", min=1, max=500)] = 20,
 ) -> None:
     """The newest runs."""
+    if status is not None and status not in STATUSES:
+        raise ConfigError(f"--status is one of {', '.join(STATUSES)}, not {status!r}")
 
     async def work(runs: RunController) -> None:
         page = await runs.catalog_runs(RunQuery(thread_id=thread), limit=limit if status is None else 500)
@@ -160,11 +181,11 @@ def show(run: RunArgument, *, db: DatabaseOption = DEFAULT) -> None:
         view = await runs.inspect(run_id)
         typer.echo(f"run     {run_id}\nthread  {view.thread_id}\nstatus  {view.status} ({view.ownership})")
         if view.outcome is not None:
-            typer.echo(f"outcome {view.outcome}")
+            typer.echo(f"outcome {ended(view.outcome)}")
         if view.unknown is not None:
-            typer.echo(
-                f"unknown since fact {view.unknown.loss_seq}: {view.unknown.cause} {view.unknown.reason}"
-            )
+            # 0: nobody has put the loss on record yet.
+            since = f"since fact {view.unknown.loss_seq}: " if view.unknown.loss_seq else ""
+            typer.echo(f"unknown {since}{view.unknown.cause}: {view.unknown.reason}")
         if view.status == "unknown" and view.outcome is None:
             typer.echo(
                 f"next    pilothouse runs recover {run_id}   or   pilothouse runs abandon {run_id} --reason …"
@@ -201,7 +222,7 @@ def summary(record: Record) -> str:
         case RunAbandoned(reason=reason, by=by):
             return f"{_cut(reason)} ({by})" if by else _cut(reason)
         case RunEnded(outcome=outcome):
-            return str(outcome)
+            return ended(outcome)
         case Opaque():
             return "(a newer vocabulary)"
         case _:

@@ -10,7 +10,8 @@ from ..messages import Model
 from ..providers.openai_chat import OpenAIChatProvider
 from ..providers.openai_chat.profile import LLAMA_CPP
 from ..providers.openai_chat.wire import rules_of
-from ..responses import ModelRequest, ProviderEvent
+from ..responses import ErrorInfo, ModelRequest, ProviderEvent, StreamEnd
+from .errors import LocalModelUnavailable
 from .server import LocalServer
 from .weights import Progress
 
@@ -59,8 +60,12 @@ class LocalProvider:
         return self._provider
 
     async def stream(self, request: ModelRequest, /) -> AsyncIterator[ProviderEvent]:
-        """One request; the first one waits until the model is loaded."""
-        provider = await self.start()
+        """One request; the first one waits until the model is loaded. What is missing is told as an event (PV-1)."""
+        try:
+            provider = await self.start()
+        except LocalModelUnavailable as error:
+            yield StreamEnd("error", error=ErrorInfo("config", str(error), error.code))
+            return
         if request.model.id == "local":
             request = _with_model(request, self.default_model)
         events = provider.stream(request)

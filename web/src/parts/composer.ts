@@ -13,8 +13,11 @@ export class ComposerView extends View {
   @property({ type: Boolean }) busy = false;
   @property({ type: Boolean }) stopping = false;
 
+  /** Also before the first draw: then as soon as there is a box. */
   override focus(): void {
-    this.querySelector("textarea")?.focus();
+    const box = this.querySelector("textarea");
+    if (box) box.focus();
+    else void this.updateComplete.then(() => this.querySelector("textarea")?.focus());
   }
 
   protected override render() {
