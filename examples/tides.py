@@ -7,7 +7,7 @@ the tide of every port that the message names, and books a berth where the messa
 import os
 from datetime import date
 
-from pilothouse import AgentController, provider, tool
+from pilothouse import AgentController, ToolError, provider, tool
 from pilothouse.testing.scripted import ScriptedProvider, call
 
 PORTS = {"Brest": ("04:52", "17:10"), "Oban": ("06:31", "18:55"), "Dover": ("11:08", "23:29")}
@@ -22,7 +22,7 @@ async def get_tide(port: str, day: date | None = None) -> dict:
         day: Defaults to today.
     """
     if port not in PORTS:
-        raise LookupError(f"no tide table for {port}")
+        raise ToolError(f"no tide table for {port}")
     return {"port": port, "day": (day or date.today()).isoformat(), "high_water": PORTS[port]}
 
 

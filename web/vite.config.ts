@@ -20,9 +20,22 @@ const contentSecurityPolicy: Plugin = {
   ],
 };
 
+// The AG-UI client checks shapes with zod, which tries once whether it may make code from strings. The policy says no, and
+// the browser reports the attempt as an error at every load. With this setting zod does not try.
+const noCodeFromStrings: Plugin = {
+  name: "no-code-from-strings",
+  apply: "build",
+  transform(code, id) {
+    if (!id.endsWith("/zod/v4/core/core.js")) return null;
+    const set = code.replace("globalConfig = {}", "globalConfig = { jitless: true }");
+    if (set === code) this.error("zod keeps its settings elsewhere now");
+    return set;
+  },
+};
+
 export default defineConfig({
   base: "./", // works mounted under any prefix
-  plugins: [contentSecurityPolicy],
+  plugins: [contentSecurityPolicy, noCodeFromStrings],
   build: {
     outDir: "../src/pilothouse/server/static",
     emptyOutDir: true,

@@ -16,6 +16,8 @@ def open_page(browser, served: Served):
     page.set_default_timeout(30_000)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
+    # What the policy refuses is told here only.
+    page.on("console", lambda said: errors.append(said.text) if "-src" in said.text else None)
     page.errors = errors
     page.goto(f"{served.url}/")
     return page

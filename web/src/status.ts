@@ -39,7 +39,8 @@ const CAUSES: Record<string, string> = {
 export function unknownText(view: RunView): string {
   const { cause, reason } = view.unknown ?? {};
   const known = CAUSES[cause ?? ""] ?? (cause ? `Cause: ${cause.replaceAll("_", " ")}.` : "");
-  return [known, reason && reason !== cause ? sentence(reason) : ""].filter(Boolean).join(" ");
+  const more = reason && reason !== cause && cause !== "owner_lost"; // of a lost owner nobody can say more
+  return [known, more ? sentence(reason) : ""].filter(Boolean).join(" ");
 }
 
 const sentence = (text: string) => text.replaceAll("_", " ").replace(/[^.!?]$/, "$&.");

@@ -311,7 +311,8 @@ function settleCall(call: CallPart, event: AguiEvent): CallPart {
 function toolProgress(items: Transcript, value: unknown): Transcript {
   const { id, phase, text } = (value ?? {}) as { id?: unknown; phase?: unknown; text?: unknown };
   if (typeof id !== "string") return items;
-  const note = [text, phase].find((it) => typeof it === "string" && it !== "") as string | undefined;
+  const told = [text, phase].filter((it) => it !== "started"); // that much "Running" says already
+  const note = told.find((it) => typeof it === "string" && it !== "") as string | undefined;
   return changeCall(items, id, (call) => (call.result ? call : { ...call, state: "running", note }));
 }
 

@@ -93,7 +93,7 @@ describe("a run as it streams", () => {
   it("shows what a running call tells, until its result", () => {
     const progress: AguiEvent = { type: "CUSTOM", name: "pilothouse.tool", value: { id: "c1", phase: "started" } };
     const running = fold([...call("c1", "m1", "{}"), progress]);
-    expect(running[0]!.parts[0]).toMatchObject({ state: "running", note: "started" });
+    expect(running[0]!.parts[0]).toMatchObject({ state: "running", note: undefined });
     const done = fold([result("c1", "refused: not today"), progress], running);
     expect(done[0]!.parts[0]).toMatchObject({ state: "refused" });
   });
