@@ -182,10 +182,17 @@ class RunState:
         """Whether nothing is in flight: a run that only waits for answers can lose nothing (RC-50)."""
         if self.phase is not Phase.WAITING or self.attempt is not None:
             return False
+        if any(self._undelivered(command) for command in self.commands.values()):
+            return False
         asked = {request.call_id for request in self.requests.values()}
         return all(
             call.call_id in asked for call in self.calls.values() if call.state in ("started", "observed")
         )
+
+    @staticmethod
+    def _undelivered(command: CommandState) -> bool:
+        """An answer that was received and had no effect yet: it is in flight (RC-41)."""
+        return command.state == "received" and isinstance(command.command.body, Answer)
 
     def fork(self) -> RunState:
         """An independent copy, for looking ahead of the journal; what it holds is small and open."""

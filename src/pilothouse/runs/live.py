@@ -343,9 +343,8 @@ class LiveRun:
         self._parking = False
         if self.over or self.closing or not self.state.resting:
             return
-        answered = any(command.state == "received" for command in self.state.commands.values())
         rested = self.clock.monotonic() - self._rested_at
-        if answered or self.writer.busy:
+        if self.writer.busy:
             self.rest()
         elif rested < self.timing.park_after:
             self._parking = True

@@ -32,7 +32,7 @@ from ..errors import (
     Unsupported,
 )
 from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
-from ..records import Descriptor, Draft
+from ..records import Descriptor, Draft, RunHead
 from .fleet import Fleet
 from .live import LiveRun
 from .port import kind_of
@@ -68,6 +68,8 @@ class Orders:
         head = await fleet.head(command.run_id)
         state = await fleet.state(head)
         if (known := state.commands.get(command.id)) is not None:
+            if known.state == "received" and known.digest == command_digest:
+                await self._deliver_again(head, state)
             return await self._repeated(known, command_digest, command, limit)
         fleet.check_control(head.registration)
         if state.phase is Phase.TERMINAL:
@@ -85,6 +87,13 @@ class Orders:
         if command.id in live.state.commands:  # the stop was recorded with the restore
             return live.state.commands[command.id].ack(command.run_id)
         return await self._admit(live, command, command_digest, limit)
+
+    async def _deliver_again(self, head: RunHead, state: RunState) -> None:
+        """A command that nobody decided and nobody holds goes to a new attachment (RC-38, RC-41)."""
+        fleet = self._fleet
+        lost = state.phase is not Phase.TERMINAL and fleet.ownership(head) != "elsewhere"
+        if lost and self._may_recover(state) and fleet.why_not(head.registration) is None:
+            await self._revive(state.run_id, ())
 
     def _may_recover(self, state: RunState) -> bool:
         level = self._fleet.described.descriptor.recovery

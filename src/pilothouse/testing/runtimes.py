@@ -138,7 +138,9 @@ class ScriptedRuntime:
 
     async def confirm(self, start: Start, port: RunPort) -> None:
         """Goes on from what the agent remembers; what it told already is a duplicate and changes nothing."""
-        told = self.memory.get(start.spec.run_id, [])
+        told = list(self.memory.get(start.spec.run_id, ()))
+        for draft in told:
+            await port.record(draft)
         await self._play(start, port, frozenset(draft.event_id or "" for draft in told))
 
     async def _play(self, start: Start, port: RunPort, known: frozenset[str]) -> None:
