@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .replay import Replay as Replay
     from .replay import ReplayServer as ReplayServer
     from .rig import LoopRig as LoopRig
+    from .runtime_suite import RuntimeConformance as RuntimeConformance
     from .runtimes import ScriptedRuntime as ScriptedRuntime
     from .sample_runs import SampleRun as SampleRun
     from .scripted import Hold as Hold
@@ -34,6 +35,7 @@ _HOMES = {
     "Recording": "providers",
     "Replay": "replay",
     "ReplayServer": "replay",
+    "RuntimeConformance": "runtime_suite",
     "SampleRun": "sample_runs",
     "ScriptedProvider": "scripted",
     "ScriptedRuntime": "runtimes",
