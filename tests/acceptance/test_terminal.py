@@ -69,6 +69,19 @@ def test_a_dialogue_with_a_stop_and_a_tool(tmp_path: Path, gate: Gate) -> None:
     assert "cancelled" in pilothouse("runs", "list", "--db", "chat.db", cwd=tmp_path).stdout
 
 
+def test_ctrl_c_at_the_prompt_and_a_mistyped_command(tmp_path: Path, gate: Gate) -> None:
+    """Neither hangs, leaves, or reaches the model: each says what there is."""
+    chat = Chat(tmp_path, gate)
+    chat.wait("> ")
+    chat.process.send_signal(signal.SIGINT)
+    chat.wait("Ctrl-D or /quit leaves\n\n> ")
+    chat.say("/rtry")
+    chat.wait("no command /rtry: /help lists them")
+    chat.say("/etc/hosts?")
+    chat.wait("You said /etc/hosts?.")
+    assert chat.leave() == 0
+
+
 def test_one_message_and_going_on_with_the_thread(tmp_path: Path, gate: Gate) -> None:
     """`-M` prints the answer and exits; `--thread` goes on where it was."""
     first = pilothouse("chat", str(HELD), "-M", "hello", "--thread", "t1", cwd=tmp_path, env=gate.env)

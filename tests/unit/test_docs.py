@@ -37,3 +37,15 @@ def test_the_diagrams_are_those_of_the_tables(name: str) -> None:
     drawn = re.search(rf"<!-- generated: {name} -->\n```mermaid\n(.*?)```", page, re.DOTALL)
     assert drawn is not None
     assert drawn[1] == {"lifecycle": lifecycle.diagram, "runs": rules.diagram}[name]()
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    """Links to files, from the README and each page of the docs."""
+    pages = [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+    links = [
+        (page, found)
+        for page in pages
+        for found in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8"))
+    ]
+    assert links
+    assert [(str(page), link) for page, link in links if not (page.parent / link).exists()] == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -32,8 +34,9 @@ from ..runs.controller import RunController
 from .agents import Agents
 from .explain import ended, explain
 
-HELP = """/retry  answer the last message again     /new  a new thread     /thread  this thread's id
-/quit   leave (or Ctrl-D)                 Ctrl-C  stop the answer"""
+HELP = """/retry  answer the last message again     /new     a new thread
+/quit   leave (or Ctrl-D)                 /thread  this thread's id
+Ctrl-C  stop the answer                   /help    this"""
 
 
 def chat(target: str | None, *, model: str | None, db: Path, thread: str | None, message: str | None) -> None:
@@ -92,7 +95,8 @@ class Terminal:
         self._console.print(HELP, style="dim")
         while True:
             try:
-                line = (await asyncio.to_thread(_read)).strip()
+                with self._interrupting(self._stay):
+                    line = (await asyncio.to_thread(_read)).strip()
             except EOFError:
                 self._console.print()
                 return
@@ -109,29 +113,40 @@ class Terminal:
                     await self.open(None)
                 case "/retry":
                     await self._answer(None)
+                case _ if line[0] == "/" and line[1:].isalpha():
+                    self._tell(f"no command {line}: /help lists them")
                 case _:
                     await self._answer(line)
 
     async def _answer(self, text: str | None) -> int:
-        loop = asyncio.get_running_loop()
-        agent = self._agent
-        handled = True
         try:
-            loop.add_signal_handler(signal.SIGINT, agent.abort)
-        except (NotImplementedError, RuntimeError):
-            handled = False
-        try:
-            printing = asyncio.ensure_future(self._send(text))
-            return await printing
+            with self._interrupting(self._agent.abort):
+                return await self._send(text)
         except NothingToDo as error:
             self._tell(str(error))
             return 1
         except UsageError as error:
             self._tell(str(error), "red")
             return 1
+
+    @contextmanager
+    def _interrupting(self, do: Callable[[], object]) -> Iterator[None]:
+        """For as long Ctrl-C does this. Where a loop has no signal handlers (Windows) it ends the program."""
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(signal.SIGINT, do)
+        except (NotImplementedError, RuntimeError):
+            yield
+            return
+        try:
+            yield
         finally:
-            if handled:
-                loop.remove_signal_handler(signal.SIGINT)
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _stay(self) -> None:
+        """Ctrl-C at the prompt: the thread that reads a line cannot be interrupted, so leaving is Ctrl-D's."""
+        self._console.print("\nCtrl-D or /quit leaves", style="dim")
+        _prompt()
 
     def _tell(self, line: str, style: str = "yellow") -> None:
         self._console.print(plain(line), style=style, soft_wrap=True)
@@ -229,9 +244,13 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def _read() -> str:
+def _prompt() -> None:
     sys.stdout.write("\n> ")
     sys.stdout.flush()
+
+
+def _read() -> str:
+    _prompt()
     line = sys.stdin.readline()
     if not line:
         raise EOFError
