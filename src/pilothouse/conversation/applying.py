@@ -7,7 +7,8 @@ they stay what the journal says (AC-65, AC-120).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -60,12 +61,13 @@ class Reading:
     def __init__(self, sender: Sender, reply: Reply) -> None:
         self._sender = sender
         self._stage = sender.stage
-        self._reply = reply
+        self._reply = self.reply = reply
+        self.wanted = reply.wanted  # bound once: it is the fence of every piece
         self._held: Message | None = None  # an answer that is final if the run ends now
         self._open = False  # a response is being streamed
         self._message_id = ""  # of that response
         self._model: str | None = None
-        self._pieces: list[str] = []  # of the response that is being streamed
+        self._from = 0  # where the text of that response begins in the reply's pieces
         self._calls: list[str] = []  # of the last message, in order
         self._error: ErrorInfo | None = None
         self._asked: set[str] = set()  # open requests
@@ -75,32 +77,36 @@ class Reading:
     def __call__(self, item: Item) -> None:
         """Takes an item; an end is noticed also when the reply is dead."""
         if type(item) is Delta:
-            if not self._reply.dead:
+            if self._reply.dead:
+                return
+            body = item.body
+            if type(body) is TextTold and body.message_id == self._message_id:
+                if body.text:
+                    self._stage.piece(self, body.text)
+            else:
                 self._delta(item)
             return
         fact = item.fact  # type: ignore[union-attr]
-        if isinstance(fact, CommandReceived | InputReturned | StopRequested):
+        kind = type(fact)
+        if kind in _ENDS:
+            self._ended(_outcome(fact))  # type: ignore[arg-type]
+        elif kind in _INPUTS:
             self._inputs = self._inputs or Inputs(self._reply.id)
             self._inputs.add(fact)
-        if isinstance(fact, RunEnded | RunAbandoned | StartRefused | ContinuityLost):
-            self._ended(_outcome(fact))
         elif not self._reply.dead:
-            self._fact(fact)
+            act = _ACTS.get(kind)
+            if act is not None:
+                act(self, fact)
         elif isinstance(fact, MessageAdded):
             self._late.append(fact.message)
         elif isinstance(fact, CallFinished):
             self._late.append(result_message(fact))
 
-    @property
-    def reply(self) -> Reply:
-        """Whose send this is."""
-        return self._reply
-
     def partial(self, unapplied: str = "") -> PartialResponse | None:
         """The unfinished response, if one is open; `unapplied` arrived and was never shown."""
         if not self._open:
             return None
-        return PartialResponse(self._reply.id, self._reply.response_id, "".join(self._pieces), unapplied)
+        return PartialResponse(self._reply.id, self._reply.response_id, self._text(), unapplied)
 
     # Deltas
 
@@ -122,16 +128,15 @@ class Reading:
         elif self._reply.foreign and not self._reply.handed_over:  # its first delta of any kind (AC-108)
             self._handed_over(ResponseStream(getattr(body, "message_id", self._reply.id)))
 
-    def applied(self, piece: str) -> None:
-        """The conversation showed a piece."""
-        self._pieces.append(piece)
-        self._reply.add_piece(piece)
+    def _text(self) -> str:
+        """What was shown of the response that is being streamed."""
+        return self._reply.text_from(self._from)
 
     def _handed_over(self, told: ResponseStream) -> None:
         reply = self._reply
         self._flush_held()
         self._open = True
-        self._pieces = []
+        self._from = reply.pieces
         self._message_id = told.message_id
         self._model = told.model
         reply.response_id = told.response_id or told.message_id
@@ -140,42 +145,33 @@ class Reading:
 
     # Facts
 
-    def _fact(self, fact: object) -> None:
-        match fact:
-            case MessageAdded():
-                self._message(fact.message)
-            case CallStarted():
-                self._reply.phase = ReplyPhase.WORKING
-            case RequestOpened():
-                self._asks(fact.request.id)
-            case RequestResolved() | RequestClosed():
-                self._answered(fact.request_id)
-            case CallFinished():
-                self._result(fact)
-            case TurnStarted() | ModelRequested():
-                self._flush_held()
-                self._open, self._pieces = False, []
-                self._reply.phase = ReplyPhase.WAITING
-            case ModelAttemptEnded():
-                self._attempt_ended(fact)
-            case _:
-                pass
+    def call_started(self, _: CallStarted) -> None:
+        """Tools run."""
+        self._reply.phase = ReplyPhase.WORKING
 
-    def _asks(self, request_id: str) -> None:
+    def requested(self, _: TurnStarted | ModelRequested) -> None:
+        """The model is asked: what was streamed before is over."""
+        self._flush_held()
+        self._open, self._from = False, self._reply.pieces
+        self._reply.phase = ReplyPhase.WAITING
+
+    def request_opened(self, fact: RequestOpened) -> None:
         """Somebody is asked: the limit of the whole send stands still (TC-95)."""
-        self._asked.add(request_id)
+        self._asked.add(fact.request.id)
         self._reply.phase = ReplyPhase.ASKING
         if self._reply.deadline is not None:
             self._reply.deadline.hold("asking")
 
-    def _answered(self, request_id: str) -> None:
-        self._asked.discard(request_id)
+    def request_over(self, fact: RequestResolved | RequestClosed) -> None:
+        """Nobody is asked that any more."""
+        self._asked.discard(fact.request_id)
         if not self._asked:
             self._reply.phase = ReplyPhase.WORKING
             if self._reply.deadline is not None:
                 self._reply.deadline.go("asking")
 
-    def _attempt_ended(self, fact: ModelAttemptEnded) -> None:
+    def attempt_ended(self, fact: ModelAttemptEnded) -> None:
+        """A response came to its end, one way or another."""
         self._error = fact.error
         reply = self._reply
         if reply.call is not None:
@@ -191,9 +187,11 @@ class Reading:
             self._open = False
             self._stage.response_ended(self)
         elif fact.end == "discarded":
-            self._open, self._pieces = False, []
+            self._open, self._from = False, reply.pieces
 
-    def _message(self, message: Message) -> None:
+    def message_added(self, fact: MessageAdded) -> None:
+        """A message is whole: it enters, or waits for the next fact if the send may end with it."""
+        message = fact.message
         self._flush_held()
         if message.role != "assistant":
             self._append(message)
@@ -215,7 +213,7 @@ class Reading:
         if message.id != self._message_id:
             self._handed_over(ResponseStream(message.id))
         self._stage.response_ended(self)
-        told = "".join(self._pieces)
+        told = self._text()
         if message.text.startswith(told) and len(message.text) > len(told) and not self._reply.dead:
             self._stage.piece(self, message.text[len(told) :])
             self._stage.response_ended(self)
@@ -231,7 +229,7 @@ class Reading:
         self._reply.messages += (message,)
         self._stage.append(self, message)
 
-    def _result(self, fact: CallFinished) -> None:
+    def call_finished(self, fact: CallFinished) -> None:
         """A result stands in call order, whatever the order in which they come (EF-2)."""
         message = result_message(fact)
         if message.id not in self._calls:
@@ -297,7 +295,7 @@ class Reading:
             case "send_timeout":
                 return SendTimeout(f"no response within {options['send_timeout']:g} s", info)
             case "idle_timeout":
-                count = sum(map(len, self._pieces))
+                count = len(self._text())
                 limit = options["stream_idle_timeout"]
                 return StreamIdleTimeout(f"stream silent for {limit:g} s after {count} characters", info)
             case _:
@@ -308,6 +306,22 @@ class Reading:
         if isinstance(outcome, Completed | Truncated | Incomplete | Cancelled):
             return Input.FINISHED
         return Input.BROKE if self._reply.handed_over else Input.NO_STREAM
+
+
+_ENDS: Final = frozenset({RunEnded, RunAbandoned, StartRefused, ContinuityLost})
+_INPUTS: Final = frozenset({CommandReceived, InputReturned, StopRequested})
+
+_ACTS: Final[dict[type, Callable[[Reading, Any], None]]] = {
+    MessageAdded: Reading.message_added,
+    CallStarted: Reading.call_started,
+    CallFinished: Reading.call_finished,
+    RequestOpened: Reading.request_opened,
+    RequestResolved: Reading.request_over,
+    RequestClosed: Reading.request_over,
+    TurnStarted: Reading.requested,
+    ModelRequested: Reading.requested,
+    ModelAttemptEnded: Reading.attempt_ended,
+}
 
 
 def _outcome(fact: RunEnded | RunAbandoned | StartRefused | ContinuityLost) -> Outcome:

@@ -59,6 +59,18 @@ class AgentController:
         thread_id: an existing thread must be opened before it is sent to.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_closing",
+        "_config",
+        "_loop",
+        "_provider",
+        "_sender",
+        "_setup",
+        "_stage",
+        "_tools",
+    )
+
     def __init__(
         self,
         provider: object,
@@ -85,7 +97,7 @@ class AgentController:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
-        self._stage = Stage(lambda: setup.options, host, setup.gate)
+        self._stage = Stage(setup, host)
         self._sender = Sender(self._stage, setup, thread_id)
 
     def _runtime_of(self, provider: object, clock: Clock) -> Runtime:

@@ -7,13 +7,15 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .options import CALLBACKS
 
 logger = logging.getLogger("pilothouse.conversation")
 
 Fence = Callable[[], bool]
+
+CHUNK: Final = "on_response_chunk"
 
 JOIN_ABOVE = 1024
 """Waiting notifications of async callbacks above which neighbouring chunks are joined."""
@@ -31,7 +33,7 @@ class _Later(NamedTuple):
     def joins(self, fresh: _Later) -> bool:
         """Whether two neighbours are pieces of one send's text for one callback that has not begun."""
         return (
-            self.name == fresh.name == "on_response_chunk"
+            self.name == fresh.name == CHUNK
             and self.callback == fresh.callback
             and self.fence == fresh.fence
             and inspect.iscoroutinefunction(fresh.callback)
@@ -46,12 +48,15 @@ class _Later(NamedTuple):
 class Notifier:
     """One FIFO of notifications, drained by the outermost call; async callbacks run one after another in one task."""
 
+    __slots__ = ("_draining", "_later", "_observers", "_option", "_queue", "_task")
+
     def __init__(self, option: Callable[[str], Any]) -> None:
         self._option = option
         self._observers: list[object] = []
-        self._queue: deque[tuple[str, tuple[Any, ...], Fence | None]] = deque()
+        # Both are made at first use: an empty one takes 0.6 kB, and most conversations in memory are at rest.
+        self._queue: deque[tuple[str, tuple[Any, ...], Fence | None]] | None = None
         self._draining = False
-        self._later: deque[_Later] = deque()
+        self._later: deque[_Later] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, observer: object) -> Callable[[], None]:
@@ -74,15 +79,25 @@ class Notifier:
         """Whether anybody would be told."""
         return self._option(name) is not None or bool(self._observers)
 
-    def tell_now(self, name: str, *args: Any, fence: Fence | None = None) -> None:
+    def tell_piece(self, piece: str, text: str, fence: Fence) -> None:
         """`tell` and `drain` in one, for what is told often: nothing is queued where nothing waits."""
         if self._draining or self._queue:
-            self._queue.append((name, args, fence))
+            self.tell(CHUNK, piece, text, fence=fence)
             self.drain()
             return
         self._draining = True
         try:
-            self._deliver(name, args, fence)
+            option = self._option(CHUNK)
+            if option is not None:
+                try:
+                    result = option(piece, text)
+                except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
+                    self.failed(error, CHUNK)
+                else:
+                    if result is not None and inspect.isawaitable(result):
+                        self._put_later(_Later(CHUNK, option, (piece, text), fence, result))
+            if self._observers:
+                self._observe(CHUNK, (piece, text), fence)
         finally:
             self._draining = False
         if self._queue:
@@ -90,6 +105,8 @@ class Notifier:
 
     def tell(self, name: str, *args: Any, fence: Fence | None = None) -> None:
         """Queues a notification; it is dropped if `fence()` is False when its turn comes (AC-65)."""
+        if self._queue is None:
+            self._queue = deque()
         self._queue.append((name, args, fence))
 
     @property
@@ -99,7 +116,7 @@ class Notifier:
 
     def then(self, action: Callable[[], object]) -> None:
         """Queues something to be done, behind what is to be told before it."""
-        self._queue.append(("", (action,), None))
+        self.tell("", action)
 
     def drain(self) -> None:
         """Delivers what is queued, unless an outer call is doing so."""
@@ -120,7 +137,11 @@ class Notifier:
         option = self._option(name)
         if option is not None:
             self._call(option, name, args, fence)
-        for observer in tuple(self._observers) if self._observers else ():
+        if self._observers:
+            self._observe(name, args, fence)
+
+    def _observe(self, name: str, args: tuple[Any, ...], fence: Fence | None) -> None:
+        for observer in tuple(self._observers):
             callback = getattr(observer, name, None)
             if callback is not None and (fence is None or fence()):
                 self._call(callback, name, args, fence)
@@ -138,6 +159,8 @@ class Notifier:
 
     def _put_later(self, fresh: _Later) -> None:
         """Awaits it behind those before it; beyond a bound, neighbouring chunks of a send become one."""
+        if self._later is None:
+            self._later = deque()
         last = self._later[-1] if len(self._later) >= JOIN_ABOVE else None
         if last is not None and last.joins(fresh):
             self._later.pop()

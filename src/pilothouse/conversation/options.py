@@ -166,12 +166,14 @@ def _one(name: str, value: Any) -> Any:
     return value
 
 
-def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Options with some changed, all or nothing; None is the default.
 
     Raises:
         ConfigError: naming the option and the value.
     """
+    if not changes:
+        return current  # shared: most conversations change nothing
     for name in changes:
         if name not in DEFAULTS:
             raise ConfigError(f"unknown option {name!r}; valid names: {', '.join(DEFAULTS)}")

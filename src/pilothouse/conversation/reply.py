@@ -16,6 +16,7 @@ from ..runs.handle import Run
 from .deadline import Deadline
 from .extras import Refused
 from .forms import Call
+from .waiting import within
 
 if TYPE_CHECKING:
     from .sending import Sender
@@ -100,7 +101,6 @@ class Reply:
         self.handed_over = False
         self._ends: list[asyncio.Future[None]] = []
         self._overs: list[asyncio.Future[None]] = []
-        self._closes: list[asyncio.Future[None]] = []
         self.closed = False
 
     def __repr__(self) -> str:
@@ -123,6 +123,15 @@ class Reply:
         return self._text
 
     @property
+    def pieces(self) -> int:
+        """How many pieces it consists of so far."""
+        return len(self._pieces or ())
+
+    def text_from(self, piece: int) -> str:
+        """The text from that piece on, while it runs."""
+        return "".join((self._pieces or ())[piece:])
+
+    @property
     def ended(self) -> bool:
         """Whether the outcome is known."""
         return self.outcome is not None
@@ -131,8 +140,7 @@ class Reply:
 
     def add_piece(self, piece: str) -> None:
         """A piece of text was applied."""
-        assert self._pieces is not None
-        self._pieces.append(piece)
+        self._pieces.append(piece)  # type: ignore[union-attr]
         self._text = None
         if self._readers:
             _wake(self._readers)
@@ -175,18 +183,13 @@ class Reply:
 
     def finish(self) -> None:
         """There is no run of it, or none that works here."""
+        self.closed = True
         self.run_over()
-        self.close()
 
     async def wait_over(self) -> None:
         """Waits until nothing more will be recorded of it."""
         if not self.over:
             await _wait(self._overs)
-
-    def close(self) -> None:
-        """Its run has ended on the record and none of its tasks is alive."""
-        self.closed = True
-        _wake(self._closes)
 
     # For callers
 
@@ -278,16 +281,14 @@ class Reply:
         if self.closed:
             return True
         if timeout is None:
-            await _wait(self._closes)
+            await self._until_closed()
             return True
-        waiting = asyncio.ensure_future(_wait(self._closes))
-        limit = asyncio.ensure_future(self._sender.clock.sleep(timeout))
-        try:
-            await asyncio.wait({waiting, limit}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
-            limit.cancel()
-        return self.closed
+        return await within(timeout, self._until_closed(), self._sender.clock)
+
+    async def _until_closed(self) -> None:
+        await self.wait_over()
+        await self._sender.join(self)
+        self.closed = True
 
     async def aclose(self) -> None:
         """Aborts it if it has not ended, and waits for it, bounded by `close_timeout`."""

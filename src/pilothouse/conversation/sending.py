@@ -50,6 +50,18 @@ logger = logging.getLogger("pilothouse.conversation")
 class Sender:
     """Sends, stops, and the thread that they belong to."""
 
+    __slots__ = (
+        "_jobs",
+        "_previous",
+        "_queue",
+        "_replies",
+        "clock",
+        "closed",
+        "setup",
+        "stage",
+        "thread",
+    )
+
     def __init__(self, stage: Stage, setup: Setup, thread_id: str | None) -> None:
         self.stage = stage
         self.setup = setup
@@ -393,14 +405,14 @@ class Sender:
     def run_over(self, reply: Reply) -> None:
         """The run has its end on the record; its task is about to die."""
         reply.run_over()
-        self.spawn(self._close(reply))
-
-    async def _close(self, reply: Reply) -> None:
-        await self.setup.runs.join(reply.id)
         if reply.unobserve is not None:  # an ended run stays in memory for a while; its reply need not
-            reply.unobserve()
+            asyncio.get_running_loop().call_soon(reply.unobserve)
             reply.unobserve = None
-        reply.close()
+
+    async def join(self, reply: Reply) -> None:
+        """Waits until no task of its run is alive here."""
+        if reply.committed:
+            await self.setup.runs.join(reply.id)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of the conversation; a failure is told to whoever awaits it."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..contracts import GatePoint, Host
 from ..core.lifecycle import AgentState, Input, step
@@ -17,25 +16,38 @@ from ..events import Cancelled, Completed, Outcome, Truncated
 from ..messages import Message
 from .notify import Notifier
 from .reply import Reply
+from .setup import Setup
 
 if TYPE_CHECKING:
     from .applying import Reading
 
 logger = logging.getLogger("pilothouse.conversation")
 
-Gates = Callable[[str, Sequence[GatePoint]], None]
-
 
 class Stage:
-    """The visible side of one conversation.
+    """The visible side of one conversation."""
 
-    `gates` shuts gates of a run, or opens all of them with none named.
-    """
+    __slots__ = (
+        "_buffer",
+        "_buffered",
+        "_fresh",
+        "_gates",
+        "_host",
+        "_live",
+        "error",
+        "last_reply",
+        "messages",
+        "notifier",
+        "pause_requested",
+        "reading",
+        "reply",
+        "state",
+    )
 
-    def __init__(self, options: Callable[[], Mapping[str, Any]], host: Host | None, gates: Gates) -> None:
+    def __init__(self, setup: Setup, host: Host | None) -> None:
         self._host = host
-        self._gates = gates
-        self.notifier = Notifier(lambda name: options()[name])
+        self._gates = setup.gate
+        self.notifier = Notifier(lambda name: setup.options[name])
         self.state = AgentState.IDLE
         self.messages: tuple[Message, ...] = ()
         self.error: BaseException | None = None
@@ -45,7 +57,7 @@ class Stage:
         self.pause_requested = False
         self._live = ""
         self._fresh: list[str] = []  # pieces that nobody has read as text yet
-        self._buffer: deque[str] = deque()
+        self._buffer: deque[str] | None = None  # made at the first pause: 0.6 kB
         self._buffered = 0
 
     @property
@@ -200,21 +212,24 @@ class Stage:
 
     def piece(self, reading: Reading, piece: str) -> None:
         """A piece of text: applied, or buffered while paused (AC-22)."""
-        if self.state is AgentState.PAUSED:
-            self._buffer.append(piece)
-            self._buffered += len(piece)
-            if self._buffered >= reading.reply.options["pause_buffer"]:
-                self._gates(reading.reply.id, ("read",))
+        if self.state is not AgentState.PAUSED:
+            self._show(reading, piece)
+            if self._host is not None:
+                self.tell()
             return
-        self._show(reading, piece)
-        if self._host is not None:
-            self.tell()
+        if self._buffer is None:
+            self._buffer = deque()
+        self._buffer.append(piece)
+        self._buffered += len(piece)
+        if self._buffered >= reading.reply.options["pause_buffer"]:
+            self._gates(reading.reply.id, ("read",))
 
     def _show(self, reading: Reading, piece: str) -> None:
         self._fresh.append(piece)
-        reading.applied(piece)
-        if self.notifier.wants("on_response_chunk"):
-            self.notifier.tell_now("on_response_chunk", piece, self.live_text, fence=reading.reply.wanted)
+        reading.reply.add_piece(piece)
+        notifier = self.notifier
+        if notifier.wants("on_response_chunk"):
+            notifier.tell_piece(piece, self.live_text, reading.wanted)
 
     def response_ended(self, reading: Reading) -> None:
         """A response is whole: what is buffered of it is shown (AC-55)."""
@@ -296,14 +311,15 @@ class Stage:
             self.notifier.drain()
 
     def _apply_next(self, reading: Reading) -> None:
+        assert self._buffer is not None
         piece = self._buffer.popleft()
         self._buffered -= len(piece)
         self._show(reading, piece)
 
     def drop_buffer(self) -> str:
         """What was buffered and will not be shown."""
-        left = "".join(self._buffer)
-        self._buffer.clear()
+        left = "".join(self._buffer or ())
+        self._buffer = None
         self._buffered = 0
         return left
 

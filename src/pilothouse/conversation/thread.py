@@ -34,6 +34,8 @@ class Thread:
         leftover: steering that the head run did not take (AC-132).
     """
 
+    __slots__ = ("base", "fresh", "head", "id", "leftover", "opened", "setup")
+
     def __init__(self, setup: Setup, thread_id: str | None) -> None:
         self.setup = setup
         self.id = thread_id or setup.new_id()

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, Self, final
-from uuid import uuid4
 
 from ..clock import SystemClock
 from ..commands import Ack, Cancel, Command, StopSource
@@ -49,7 +49,7 @@ logger = logging.getLogger("pilothouse.runs")
 
 def random_id() -> str:
     """32 hex digits."""
-    return uuid4().hex
+    return os.urandom(16).hex()  # half the cost of a UUID, which nobody asked for
 
 
 @final
