@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from math import inf
 
 import pytest
@@ -504,3 +505,24 @@ async def test_options_of_a_send_are_frozen_when_it_begins() -> None:
         assert seen == ["b", "c"]
         agent.options["params"]["vendor"]["x"].append(3)
         assert agent.options["params"]["vendor"] == {"x": [1]}
+
+
+async def test_the_provider_runs_in_the_caller_s_context() -> None:
+    """AC-121: context variables are inherited, and none of a send's tasks is left after it."""
+    user: ContextVar[str] = ContextVar("user", default="nobody")
+    seen = []
+
+    async def answer(messages):
+        seen.append(user.get())
+        return "x"
+
+    for journal in (None, SlowJournal()):
+        async with AgentController(answer, journal=journal) as agent:
+            for name in ("ada", "bob"):
+                user.set(name)
+                reply = await agent.send("hi")
+                await reply.result()
+            assert await reply.wait_closed()
+            await passes()
+            assert [task for task in asyncio.all_tasks() if "pilothouse-run" in task.get_name()] == []
+    assert seen == ["ada", "bob"] * 2

@@ -70,8 +70,9 @@ class Sender:
         self.thread = Thread(setup, thread_id)
         self._previous: Reply | None = None  # its run may still be ending (AC-43)
         self._queue: list[tuple[Reply, asyncio.Future[None]]] = []
-        self._replies: WeakValueDictionary[str, Reply] = WeakValueDictionary()
-        self._jobs: set[asyncio.Task[None]] = set()
+        # Made at first use: together 0.7 kB, and most conversations in memory are at rest.
+        self._replies: WeakValueDictionary[str, Reply] | None = None
+        self._jobs: set[asyncio.Task[None]] | None = None
 
     @property
     def options(self) -> Any:
@@ -114,7 +115,7 @@ class Sender:
 
     async def known(self, reply_id: str | None, fingerprint: object) -> Reply | None:
         """The reply of an id that was used already, given when the first call gives it (AC-41)."""
-        known = None if reply_id is None else self._replies.get(reply_id)
+        known = None if reply_id is None or self._replies is None else self._replies.get(reply_id)
         if known is None:
             return None
         if known.fingerprint != fingerprint:
@@ -123,7 +124,7 @@ class Sender:
 
     def uses(self, reply_id: str | None) -> bool:
         """Whether an id stands for a send of this conversation."""
-        return reply_id is not None and reply_id in self._replies
+        return reply_id is not None and self._replies is not None and reply_id in self._replies
 
     def guard(self, order: Order) -> None:
         """The limits (AC-46 … AC-48), and that there is something to answer."""
@@ -165,7 +166,7 @@ class Sender:
     def _dropped(self, reply: Reply) -> Reply:
         logger.info("a send was dropped while %s", self.stage.state.value)
         busy = self.busy_error("send")
-        self._replies.pop(reply.id, None)
+        self._forget(reply)
         reply.end(Refused(busy), busy)
         reply.finish()
         return reply
@@ -214,6 +215,8 @@ class Sender:
         reply = Reply(self, reply_id or self.setup.new_id(), self.thread.id)
         reply.given = reply_id is not None
         reply.fingerprint = order.fingerprint
+        if self._replies is None:
+            self._replies = WeakValueDictionary()
         self._replies[reply.id] = reply
         return reply
 
@@ -364,7 +367,7 @@ class Sender:
         return live or isinstance(error, asyncio.CancelledError)
 
     def _forget(self, reply: Reply) -> None:
-        if self._replies.get(reply.id) is reply:
+        if self._replies is not None and self._replies.get(reply.id) is reply:
             del self._replies[reply.id]
         self.setup.line.forget(reply.id)
 
@@ -417,12 +420,15 @@ class Sender:
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of the conversation; a failure is told to whoever awaits it."""
         job = asyncio.get_running_loop().create_task(work)
+        if self._jobs is None:
+            self._jobs = set()
         self._jobs.add(job)
         job.add_done_callback(self._done)
         return job
 
     def _done(self, job: asyncio.Task[None]) -> None:
-        self._jobs.discard(job)
+        if self._jobs is not None:
+            self._jobs.discard(job)
         if not job.cancelled():
             job.exception()
 
@@ -477,9 +483,12 @@ class Sender:
         if self.stage.reply is not None:
             self.abort(self.stage.reply, "closed")
         previous = self._previous
+        if previous is not None and previous.over and not self.setup.given:
+            previous = None  # closing the run controller, which comes next, waits for its task
         if previous is not None and not await previous.wait_closed(None if limit == inf else limit):
             logger.warning("reply %s did not end within close_timeout", previous.id)
-        for job in self._jobs:
+        jobs = self._jobs or ()
+        for job in jobs:
             job.cancel()
-        if self._jobs:
-            await asyncio.wait(self._jobs)
+        if jobs:
+            await asyncio.wait(jobs)
