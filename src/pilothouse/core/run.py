@@ -166,6 +166,7 @@ class RunState:
         self.names = Names()  # used up: messages, outputs, ended requests, finished calls
         self.takeovers = 0  # restores since the last runtime fact (RC-53)
         self.updated_at_ms = 0
+        self.bytes = 0  # of all bodies, for the limit of a run
 
     @property
     def state(self) -> Phase:
@@ -269,6 +270,7 @@ def apply(state: RunState, record: Record) -> None:
     state.seq = record.seq
     state.chain = record.chain
     state.updated_at_ms = record.at_ms
+    state.bytes += len(record.body)
     if record.seq == 1:
         state.first_chain = record.chain
     if record.lane == RUNTIME:

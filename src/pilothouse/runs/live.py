@@ -41,6 +41,7 @@ from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
 from .ring import Observer, Ring
+from .spilling import may_be_large, spill
 from .timing import RunLimits, RunTiming
 from .writer import Writer, Written
 
@@ -51,6 +52,9 @@ logger = logging.getLogger("pilothouse.runs")
 
 _STREAMED = frozenset[type]({TextTold, ReasoningTold, ArgumentsTold})
 _OTHER = frozenset[type](get_args(DeltaBody)) - _STREAMED
+ENVELOPE = 2_048
+"""Bytes of a stored fact around its content, at most: kind, event id, causation, source."""
+
 _OVER = (Phase.TERMINAL, Phase.UNKNOWN)
 _RESULTS = frozenset(
     ("call_finished", "call_observed", "model_attempt_ended", "message_added", "partial_saved", "noted")
@@ -196,8 +200,8 @@ class LiveRun:
     async def save_partials(self) -> None:
         """Saves what was told and not yet saved (RC-19)."""
         self._saving = False
-        if self.over:
-            return
+        if self.over or self.writer.full:
+            return  # what room is left is kept for its end
         if drafts := self.unsaved():
             try:
                 await self.writer.write(*drafts)
@@ -226,9 +230,20 @@ class LiveRun:
         """Appends what the runtime offers; text that was told is flushed before an end is recorded."""
         if self.closing and (code := self._closing_refusal(drafts)):
             raise RecordRefused("closing", code)
+        limit = self.limits.max_fact_bytes - ENVELOPE
+        for draft, _ in drafts:
+            if may_be_large(draft.fact, limit):
+                drafts = [(await self._spilled(each), lane) for each, lane in drafts]
+                break
         if self.partials.pending_chars and (front := self._superseding(drafts)):
             return await self.writer.write(*front, *drafts)
         return await self.writer.write(*drafts)
+
+    async def _spilled(self, draft: Draft) -> Draft:
+        """The draft with its large parts stored apart; as it is where that does not help (RC-71)."""
+        largest = self.limits.max_artifact_bytes
+        limit = self.limits.max_fact_bytes - ENVELOPE
+        return await spill(draft, limit, largest, self.journal.put_blob) or draft
 
     def _superseding(self, drafts: Sequence[Written]) -> list[Written]:
         """Fragments to be saved in front of an end that no whole message supersedes."""

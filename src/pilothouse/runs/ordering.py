@@ -34,9 +34,10 @@ from ..errors import (
 from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
 from ..records import Descriptor, Draft, RunHead
 from .fleet import Fleet
-from .live import LiveRun
+from .live import ENVELOPE, LiveRun
 from .port import kind_of
 from .recovering import Recovery
+from .timing import RunLimits
 from .writer import Written
 
 logger = logging.getLogger("pilothouse.runs")
@@ -58,7 +59,7 @@ class Orders:
         """
         fleet = self._fleet
         fleet.check_open("command a run")
-        command, command_digest = _checked(command, fleet.limits.max_extension_bytes)
+        command, command_digest = _checked(command, fleet.limits)
         live = fleet.live.get(command.run_id)
         if live is not None and not live.over:
             # Its own memory is never behind the journal, which may be away.
@@ -207,7 +208,7 @@ class Orders:
                 if body.command_id not in state.queued or not waits:
                     return _refused(command, "not_queued")
             case Steer() | FollowUp():
-                if len(state.queued) >= self._fleet.limits.max_inbox:
+                if len(state.left_over()) >= self._fleet.limits.max_inbox:
                     return _refused(command, "queue_full")
             case _:
                 pass
@@ -267,7 +268,7 @@ def _refused(command: Command, code: str) -> Ack:
     return Ack(command.id, command.run_id, "rejected", code=code)
 
 
-def _checked(command: Command, extension_limit: int) -> tuple[Command, str]:
+def _checked(command: Command, limits: RunLimits) -> tuple[Command, str]:
     """The command in its stored form, with its digest."""
     if not 1 <= len(command.id) <= 200 or not command.id.isprintable():
         raise InvalidCommand("a command id has 1 to 200 printable characters")
@@ -276,8 +277,10 @@ def _checked(command: Command, extension_limit: int) -> tuple[Command, str]:
         raise InvalidCommand("a cancel needs a reason")
     try:
         command, canonical = normal(command)
-        if command.extensions and len(encode(command.extensions)) > extension_limit:
-            raise InvalidCommand(f"extensions exceed {extension_limit} bytes")
+        if command.extensions and len(encode(command.extensions)) > limits.max_extension_bytes:
+            raise InvalidCommand(f"extensions exceed {limits.max_extension_bytes} bytes", "extensions")
+        if len(canonical) + ENVELOPE > limits.max_fact_bytes:
+            raise InvalidCommand(f"a command of {len(canonical)} bytes is too large", "too_large")
         return command, digest(canonical)
     except NotJSON as error:
         raise InvalidCommand(f"the command is not JSON: {error}") from error

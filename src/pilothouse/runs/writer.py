@@ -37,6 +37,7 @@ from ..events import (
     ContinuityRestored,
     InputReturned,
     Lane,
+    PartialSaved,
     RequestClosed,
     RunAbandoned,
     RunEnded,
@@ -74,6 +75,7 @@ _KEPT_ROOM: Final = (
     ContinuityLost,
     ContinuityRestored,
     InputReturned,
+    PartialSaved,  # in front of a stop or an end; the live run saves none besides
     RequestClosed,
     RunAbandoned,
     RunEnded,
@@ -262,7 +264,7 @@ class Writer:
         for front, front_lane in expand(ahead, draft, lane):
             made.append(self._seal(ahead, front, front_lane, at_ms))
         verdict = judge(ahead, draft, lane)
-        if verdict is LEGAL and ahead.seq + RESERVED_FACTS >= self._limits.max_run_facts:
+        if verdict is LEGAL and self._is_full(ahead):
             verdict = self._room(ahead, draft)
         if verdict is not LEGAL:
             return verdict
@@ -272,12 +274,21 @@ class Writer:
         made.append(record)
         return LEGAL
 
+    def _is_full(self, state: RunState) -> bool:
+        limits = self._limits
+        return state.seq + RESERVED_FACTS >= limits.max_run_facts or state.bytes >= limits.max_run_bytes
+
+    @property
+    def full(self) -> bool:
+        """Whether only what settles and ends the run is still taken."""
+        return self._is_full(self.state)
+
     def _room(self, ahead: RunState, draft: Draft) -> Verdict:
         fact = draft.fact
         cancels = isinstance(fact, CommandReceived) and isinstance(fact.command.body, Cancel)
         if cancels or ahead.phase is Phase.STOPPING or isinstance(fact, _KEPT_ROOM):
             return LEGAL
-        return Refused("run_full", f"the run has {ahead.seq} facts")
+        return Refused("run_full", f"the run has {ahead.seq} facts of {ahead.bytes} bytes")
 
     def _seal(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int) -> Record:
         seq = ahead.seq + 1

@@ -1,0 +1,97 @@
+"""Facts that are too large keep the beginning of their content; the whole of it becomes artifacts (RC-71).
+
+Text, structured data and media with their bytes in them are content; everything else of a fact is not, and a fact that
+is too large by that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from ..events import CallFinished, CallObserved, Fact, MessageAdded
+from ..messages import MEDIA, ArtifactRef, Part, Structured, Text
+from ..records import Draft
+
+Put = Callable[[bytes, str], Awaitable[ArtifactRef]]
+
+PREVIEW: Final = 2_000
+"""Characters of a text that stay in the fact."""
+
+SMALL: Final = 4_096
+"""Bytes of a part that it would gain nothing to store apart."""
+
+
+def may_be_large(fact: object, limit: int) -> bool:
+    """Whether it is worth while to measure a fact: nearly none are. A character takes up to six bytes."""
+    kind = type(fact)
+    if kind is not MessageAdded and kind is not CallFinished and kind is not CallObserved:
+        return False
+    try:
+        return any(_may_be_large(part, limit) for part in _parts_of(fact))
+    except (AttributeError, TypeError):
+        return False  # of a wrong shape: that is said where facts are judged
+
+
+def _may_be_large(part: Part, limit: int) -> bool:
+    if type(part) is Text:
+        return len(part.text) * 6 > limit
+    return type(part) is Structured or (isinstance(part, MEDIA) and part.data is not None)
+
+
+async def spill(draft: Draft, limit: int, largest: int, put: Put) -> Draft | None:
+    """The same fact with as many of its parts as needed stored apart, largest first; None if that is not enough.
+
+    Equal content gives equal facts, so a repeat of a spilled fact is still a repeat.
+    """
+    parts = _parts_of(draft.fact)
+    size = len(msgspec.json.encode(draft.fact))
+    if size <= limit:
+        return draft
+    bodies = [(part, _body_of(part)) for part in parts]
+    order = sorted(range(len(bodies)), key=lambda place: -len(bodies[place][1][0]))
+    made = list(parts)
+    for place in order:
+        part, (body, media_type) = bodies[place]
+        if size <= limit or len(body) < SMALL or len(body) > largest:
+            break
+        made[place] = _apart(part, await put(body, media_type), body)
+        size -= len(msgspec.json.encode(part)) - len(msgspec.json.encode(made[place]))
+    if size > limit or not parts:
+        return None
+    return replace(draft, fact=_with_parts(draft.fact, tuple(made)))
+
+
+def _parts_of(fact: object) -> tuple[Part, ...]:
+    if isinstance(fact, MessageAdded):
+        return fact.message.parts
+    return fact.content if isinstance(fact, CallFinished | CallObserved) else ()
+
+
+def _with_parts(fact: Fact, parts: tuple[Part, ...]) -> Fact:
+    if isinstance(fact, MessageAdded):
+        return replace(fact, message=replace(fact.message, parts=parts))
+    return replace(fact, content=parts)
+
+
+def _body_of(part: Part) -> tuple[bytes, str]:
+    """What of a part can be stored apart, and its media type."""
+    if isinstance(part, Text):
+        return part.text.encode("utf-8", "replace"), "text/plain"
+    if isinstance(part, Structured):
+        return msgspec.json.encode(part.data), "application/json"
+    if isinstance(part, MEDIA) and part.data is not None:
+        return part.data, part.mime_type
+    return b"", ""
+
+
+def _apart(part: Part, ref: ArtifactRef, body: bytes) -> Part:
+    if isinstance(part, MEDIA):
+        return replace(part, data=None, artifact=ref)
+    return replace(ref, preview=body[: 4 * PREVIEW].decode("utf-8", "ignore")[:PREVIEW])
+
+
+__all__ = ["PREVIEW", "may_be_large", "spill"]
