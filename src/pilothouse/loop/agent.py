@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
 from ..clock import SystemClock
 from ..contracts import Clock, Provider, RunPort
@@ -15,11 +15,12 @@ from ..core.canonical import digest_of
 from ..core.prices import cost_of
 from ..core.transcript import Transcript
 from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
-from ..events import CallStarted, Completed, ModelRequested, Outcome, Truncated, Unknown
+from ..events import CallStarted, Completed, ModelRequested, Outcome, OutputAdded, Truncated, Unknown
 from ..messages import Message, Model, Price, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
 from .bench import Bench
 from .config import LoopConfig
+from .output import Output, output_by, output_of
 from .plan import Plan, Providers
 from .port import MemoryPort
 from .resume import Log
@@ -39,6 +40,7 @@ class LoopResult:
         messages: of this run, the input included, results in the order of their calls.
         usage: tokens of all requests.
         cost: money of all requests, None where neither the provider told it nor the model has prices.
+        output: the validated value, where `output_type` is set and the run completed.
         turns, requests, tool_calls: how many there were.
     """
 
@@ -46,6 +48,7 @@ class LoopResult:
     messages: tuple[Message, ...]
     usage: Usage | None
     cost: Decimal | None
+    output: Any
     turns: int
     requests: int
     tool_calls: int
@@ -78,6 +81,7 @@ class AgentLoop:
         system_prompt: given with every request.
         tools: what the model may call: tools or plain functions, or a callable that gives them for each turn.
         config: how the loop works.
+        output_type: a type that pydantic knows; the final answer is validated JSON of it.
         deps: what tools get as `ToolContext.deps`.
         clock: measures time; tests move one of their own.
 
@@ -93,9 +97,11 @@ class AgentLoop:
         system_prompt: str | None = None,
         tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]] = (),
         config: LoopConfig | None = None,
+        output_type: type[Any] | None = None,
         deps: object = None,
         clock: Clock | None = None,
     ) -> None:
+        self._output = None if output_type is None else output_of(output_type)
         self._providers = Providers(provider)
         config = config or LoopConfig()
         self.config: Final = config.copy_with(model=config.model or self._providers.default_model)
@@ -144,6 +150,7 @@ class AgentLoop:
             cancel="confirmed",
             recovery="journal",
             thread_reuse="sequential",
+            structured_output=True,
         )
 
     async def run(self, start: Start, port: RunPort, /) -> None:
@@ -162,15 +169,16 @@ class AgentLoop:
 
     def _work(self, start: Start, port: RunPort) -> Work:
         self._bench.attach()
-        plan = self._plan
-        if plan is None or start.spec.options:
+        plan, spec = self._plan, start.spec
+        if plan is None or spec.options or spec.output_schema is not None:
+            output = self._output if spec.output_schema is None else output_by(spec.output_schema)
             try:
                 plan = Plan(
-                    self.config, self._providers, self._system_prompt, self._tools, start.spec.options
+                    self.config, self._providers, self._system_prompt, self._tools, spec.options, output
                 )
             except ConfigError as error:
                 raise StartRefused("config", str(error)) from error
-            if not start.spec.options:
+            if not spec.options and spec.output_schema is None:
                 self._plan = plan
         work = Work(plan, start, port, self._clock)
         work.with_reader = partial(_with_reader, work)
@@ -200,7 +208,7 @@ class AgentLoop:
             await self.run(start, port)
         except StartRefused as refusal:
             raise UsageError(str(refusal)) from refusal
-        return _result(port, spec, self.config.model)
+        return _result(port, spec, self.config.model, self._output)
 
 
 def _with_reader(work: Work, tools: ToolSet) -> ToolSet:
@@ -222,13 +230,16 @@ def _cost(usage: Usage | None, prices: Price | None) -> Decimal | None:
     return cost_of(prices, usage.input or 0, usage.output or 0, usage)
 
 
-def _result(port: MemoryPort, spec: RunSpec, model: Model | None) -> LoopResult:
+def _result(port: MemoryPort, spec: RunSpec, model: Model | None, output: Output | None) -> LoopResult:
     state = port.state
     usage = state.usage
     transcript = Transcript(spec)
     requests = calls = 0
+    value: Any = None
     for record in port.records:
         transcript.add(record)
+        if isinstance(record.fact, OutputAdded) and output is not None:
+            value = output.read(record.fact.content)
         requests += isinstance(record.fact, ModelRequested)
         calls += isinstance(record.fact, CallStarted) and record.fact.attempt == 1
     return LoopResult(
@@ -236,6 +247,7 @@ def _result(port: MemoryPort, spec: RunSpec, model: Model | None) -> LoopResult:
         messages=tuple([entry.message for entry in transcript.messages() if entry.complete]),
         usage=usage,
         cost=_cost(usage, None if model is None else model.prices),
+        output=value,
         turns=state.turn,
         requests=requests,
         tool_calls=calls,

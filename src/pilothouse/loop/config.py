@@ -191,6 +191,7 @@ class LoopConfig:
         steering_mode, follow_up_mode: items taken a poll.
         over_window_relief: makes the context smaller when a request does not fit, at most once a response.
         context_window_cap: the owner's window in tokens, used instead of the model's, lower or higher.
+        output_retries: how often an answer that is not of the wanted type is asked for again.
         stuck_tool: supervision of calls that take too long; None is off.
         spill_above: bytes of a text that stay in the transcript; more becomes an artifact.
         result_limit: bytes of a result; more is an error.
@@ -231,6 +232,7 @@ class LoopConfig:
     follow_up_mode: Literal["one_at_a_time", "all"] = "one_at_a_time"
     over_window_relief: OverWindowRelief | None = None
     context_window_cap: int | None = None
+    output_retries: int = 2
     stuck_tool: StuckToolConfig | None = None
     spill_above: int = 32_768
     result_limit: int = 67_108_864
@@ -248,6 +250,7 @@ class LoopConfig:
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
             _check(name, value, value in choices, " or ".join(choices))
+        _check("output_retries", self.output_retries, self.output_retries >= 0, "not negative")
         _check("max_steering_turns", self.max_steering_turns, self.max_steering_turns >= 0, "not negative")
         _check(
             "yield_probe_interval", self.yield_probe_interval, self.yield_probe_interval > 0, "more than zero"

@@ -137,7 +137,7 @@ class PollInfo:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OverWindow:
-    """A request that is too large. `cause` is `estimate` or `provider`; sizes are tokens."""
+    """A request that is too large. `cause` is `estimate`, `provider` or `asked`; sizes are tokens."""
 
     messages: Sequence[Message]
     estimate: int
@@ -146,6 +146,17 @@ class OverWindow:
     model: Model
     tools: Sequence[ToolSpec]
     scope: CancelScope
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Relief:
+    """A smaller context, with how it was made and what that used; a plain list says the same in short."""
+
+    messages: Sequence[Message]
+    method: str = "over_window_relief"
+    usage: Usage | None = None
+    model: Model | None = None
 
 
 Queued: TypeAlias = Sequence[Message | str]
@@ -158,7 +169,8 @@ PrepareNextTurn: TypeAlias = Callable[[TurnInfo], NextTurn | Awaitable[NextTurn 
 ShouldStop: TypeAlias = Callable[[TurnInfo], bool | str | Awaitable[bool | str | None] | None]
 QueuedSource: TypeAlias = Callable[[PollInfo], Queued | Awaitable[Queued | None] | None]
 OverWindowRelief: TypeAlias = Callable[
-    [OverWindow], Sequence[Message] | Awaitable[Sequence[Message] | None] | None
+    [OverWindow],
+    Sequence[Message] | Relief | Awaitable[Sequence[Message] | Relief | None] | None,
 ]
 
 
@@ -194,6 +206,8 @@ class Caller:
         except Interrupted:
             raise HookFailed(f"{name} took too long") from None
         except Exception as error:
+            if self._scope.cancelled:
+                raise Stopped from None
             logger.exception("hook %s failed", name)
             raise HookFailed(f"{name} raised {type(error).__name__}") from error
         if self._scope.cancelled:

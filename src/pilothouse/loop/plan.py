@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..messages import JSON, Model, ToolSpec
 from ..responses import ModelSettings
 from .config import Limits, LoopConfig
+from .output import Output
 from .ready_tools import external_tool
 from .tools import ToolSet
 
@@ -63,6 +64,8 @@ class Plan:
         model, settings, system_prompt, limits: what the first request uses.
         send_timeout, stream_idle_timeout: seconds or None.
         first_poll: whether the first turn polls for steering (LP-1).
+        compact: the context is made smaller before the first request.
+        output: what the final answer must be, None for any text.
         tools: makes the tool set of a turn.
     """
 
@@ -73,7 +76,9 @@ class Plan:
         system_prompt: str | None,
         tools: Callable[[], ToolSet],
         options: Mapping[str, JSON],
+        output: Output | None = None,
     ) -> None:
+        self.output = output
         self.config = config
         self.tools = _with_client_tools(tools, options.get("loop.client_tools"))
         self.providers = providers
@@ -86,6 +91,7 @@ class Plan:
             options, "loop.stream_idle_timeout_ms", config.stream_idle_timeout
         )
         self.first_poll = options.get("loop.first_poll") is not False
+        self.compact = options.get("loop.compact") is True
 
 
 def _with_client_tools(tools: Callable[[], ToolSet], given: JSON) -> Callable[[], ToolSet]:

@@ -12,12 +12,12 @@ from ..contracts import Provider
 from ..core.window import output_budget, window_of
 from ..errors import ConfigError
 from ..events import Failed, Incomplete, ModelRequested, Noted, Outcome
-from ..messages import JSON, Message
+from ..messages import JSON, Message, Usage
 from ..responses import ModelRequest, ModelSettings
 from .book import Entry
 from .compacting import replace_context
 from .dump import dump_of
-from .hooks import HookFailed, OverWindow
+from .hooks import HookFailed, OverWindow, Relief
 from .payload import Payloads
 from .work import Work, chain_of
 
@@ -58,6 +58,9 @@ class Requests:
         if work.requests >= work.plan.limits.requests:
             return Incomplete("limit", "requests")
         try:
+            if work.compact:
+                work.compact = False
+                await self.relieve("asked", work.estimate(), force=True)
             provider = work.plan.providers.of(work.model)
             messages, estimate = await self._measured(provider)
             window = self._window()
@@ -97,7 +100,7 @@ class Requests:
 
     # The window
 
-    async def relieve(self, cause: str, estimate: int, *before: Entry) -> bool:
+    async def relieve(self, cause: str, estimate: int, *before: Entry, force: bool = False) -> bool:
         """Asks for a smaller context, at most once a response; True if there is one (LP-13).
 
         `before` is recorded in front of the change, and only with it.
@@ -107,26 +110,36 @@ class Requests:
         """
         work = self._work
         hook = work.plan.config.over_window_relief
-        if hook is None or work.relieved:
+        if hook is None or (work.relieved and not force):
             return False
-        work.relieved = True
+        work.relieved = work.relieved or not force
         window = self._window()
         await work.book.write()
         over = OverWindow(
             list(work.context), estimate, window, cause, work.model, work.tools.specs, work.scope
         )
         try:
-            smaller = await work.hooks.call("over_window_relief", hook, over, returns=(list, tuple))
+            found = await work.hooks.call("over_window_relief", hook, over, returns=(list, tuple, Relief))
         except HookFailed as failure:
             self._note_guard("relief_failed", cause, estimate, window, failure=str(failure))
             return False
-        if smaller is None or not all(isinstance(message, Message) for message in smaller):
+        relief = found if isinstance(found, Relief) or found is None else Relief(found)
+        if relief is None or not all(isinstance(message, Message) for message in relief.messages):
             self._note_guard("relief_failed", cause, estimate, window, failure="no smaller list")
             return False
         work.book.note(*before)
-        replace_context(work, smaller, "over_window_relief")
-        self._note_guard("relief", cause, estimate, window)
+        replace_context(work, relief.messages, relief.method)
+        self._spend(relief)
+        self._note_guard(
+            "relief", cause, estimate, window, method=relief.method, usage=_figures(relief.usage)
+        )
         return True
+
+    def _spend(self, relief: Relief) -> None:
+        """What making the context smaller has used counts like any request (LP-21)."""
+        if relief.usage is not None:
+            self._work.spend(relief.usage)
+            self._work.spending.settle(relief.model or self._work.model, relief.usage, 0, 0)
 
     def _overflow(self, estimate: int, window: int) -> Failed:
         self._note_guard("refused", "estimate", estimate, window)
@@ -187,3 +200,7 @@ class Requests:
         if work.plan.config.wire_dump:
             data.update(dump_of(request, work.plan.config.redactor, work.plan.config.wire_dump_limit))
         return Noted("loop/request", data)
+
+
+def _figures(usage: Usage | None) -> JSON:
+    return None if usage is None else {"input": usage.input, "output": usage.output}

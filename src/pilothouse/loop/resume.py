@@ -15,6 +15,7 @@ from ..events import (
     ModelAttemptEnded,
     ModelRequested,
     Noted,
+    OutputAdded,
     RequestOpened,
     RequestResolved,
     RunEnded,
@@ -114,12 +115,14 @@ class Log:
             self._work.meter.accept(fact.message, self._work.model, self._usage)
         else:
             self._work.add(fact.message)
+            self._work.repairs += fact.message.id.startswith(f"{self._work.run_id}-repair-")
 
     def _compacted(self, fact: HistoryCompacted) -> None:
         kept = set(fact.kept)
         context = [message for message in self._work.context if message.id in kept]
         self._work.replace_context([*fact.messages, *context])
-        self._work.relieved = fact.method == "over_window_relief"
+        self._work.relieved = fact.method != "prepare_next_turn"
+        self._work.compact = False
 
     def _noted(self, fact: Noted) -> None:
         if fact.name == "loop/poll":
@@ -128,6 +131,9 @@ class Log:
             self._work.pairing_noted = True
         elif fact.name == NEXT_NOTE:
             apply_note(self._work, fact.data)
+
+    def _output_added(self, fact: OutputAdded) -> None:
+        self._work.output_id = fact.output_id
 
     def _request_opened(self, fact: RequestOpened) -> None:
         self._work.past_requests[fact.request.id] = fact.request
@@ -169,6 +175,7 @@ _READ: Final[Mapping[type, Callable[[Log, Any], None]]] = MappingProxyType(
         MessageAdded: Log._message_added,  # noqa: SLF001
         HistoryCompacted: Log._compacted,  # noqa: SLF001
         Noted: Log._noted,  # noqa: SLF001
+        OutputAdded: Log._output_added,  # noqa: SLF001
         RequestOpened: Log._request_opened,  # noqa: SLF001
         RequestResolved: Log._request_resolved,  # noqa: SLF001
         CallStarted: Log._call_started,  # noqa: SLF001

@@ -18,17 +18,20 @@ from ..events import (
     Delivery,
     Failed,
     Incomplete,
+    MessageAdded,
     Outcome,
+    OutputAdded,
     RunEnded,
     Truncated,
     TurnEnded,
     TurnStarted,
 )
-from ..messages import StopReason, ToolCall
+from ..messages import StopReason, ToolCall, user_message
 from .asking import Answer, Asking, is_empty
 from .bench import Bench
 from .between import Between
 from .book import Detached, Stopped
+from .output import NAME, NotOutput, repair_text
 from .phase import Phase
 from .queues import Item, Kind, Queues
 from .requesting import Requests
@@ -77,6 +80,7 @@ class Turns:
         self._queues = Queues(work)
         self._between = Between(work)
         self._phase: Phase | None = None
+        self._repair: str | None = None  # what the model is told of an answer that is to be given again
         self._input: tuple[Kind, list[Item]] | None = None  # what opens the next turn
         self._answer: Answer | None = None
         self._course = Course("settle", Completed())
@@ -88,8 +92,8 @@ class Turns:
         `answer` is the response of the turn that a resumed run is in, where there is one.
         """
         self._answer = answer
-        if answer is not None:
-            self._course = AFTER[answer.end.reason](self._work, answer)
+        if answer is not None and step is Step.NEXT:
+            self._course = self._with_output(AFTER[answer.end.reason](self._work, answer), answer)
         work = self._work
         work.time.begin()
         try:
@@ -120,6 +124,12 @@ class Turns:
         if self._input is not None:
             self._queues.record(*self._input)
             self._input = None
+        if self._repair is not None:
+            work.repairs += 1
+            message = user_message(self._repair, f"{work.run_id}-repair-{work.repairs}")
+            work.book.note(MessageAdded(message, work.turn))
+            work.add(message)
+            self._repair = None
         return Step.ASK
 
     async def _ask(self) -> Step:
@@ -132,7 +142,7 @@ class Turns:
     async def _judge(self) -> Step:
         answer = self._answer
         assert answer is not None
-        course = self._course = AFTER[answer.end.reason](self._work, answer)
+        course = self._course = self._with_output(AFTER[answer.end.reason](self._work, answer), answer)
         if course.way == "leave":
             # The turn stays open: what closes it is evidence or a person, and a resume asks again in it.
             return Step.LEAVE
@@ -166,6 +176,8 @@ class Turns:
         if course.way == "stop":
             assert course.outcome is not None
             return self._end(course.outcome)
+        if self._repair is not None:
+            return Step.OPEN
         if self._queues.has_sources:
             await work.book.write()
         settles = course.way == "settle"
@@ -179,11 +191,14 @@ class Turns:
         return self._end(course.outcome)
 
     async def _finish(self) -> Step:
-        outcome, answer = self._outcome, self._answer
+        outcome, answer, work = self._outcome, self._answer, self._work
         assert outcome is not None
+        if isinstance(outcome, Completed | Truncated) and work.plan.output and work.output_id is None:
+            outcome = Incomplete("no_output")
         delivery = Delivery()
         if isinstance(outcome, Completed | Truncated) and answer is not None and answer.message is not None:
-            delivery = Delivery((answer.message.id,))
+            outputs = () if work.output_id is None else (work.output_id,)
+            delivery = Delivery((answer.message.id,), outputs)
         await self._work.book.write(RunEnded(outcome, delivery))
         return Step.DONE
 
@@ -206,6 +221,25 @@ class Turns:
             return
 
     # Parts of steps
+
+    def _with_output(self, course: Course, answer: Answer) -> Course:
+        """Where a final answer must be a value of some type: it is recorded, or asked for again (bounded)."""
+        work, output = self._work, self._work.plan.output
+        if output is None or course.way != "settle" or answer.end.reason != "complete":
+            return course
+        assert answer.message is not None
+        try:
+            content, _ = output.parse(answer.message.text)
+        except NotOutput as problem:
+            if work.repairs >= work.plan.config.output_retries:
+                return Course("stop", Incomplete("limit", "output_retries"))
+            self._repair = repair_text(str(problem))
+            return Course("again")
+        output_id = f"{work.run_id}-{NAME}-{work.turn}"
+        if work.output_id != output_id:
+            work.output_id = output_id
+            work.book.note(OutputAdded(output_id, NAME, content))
+        return course
 
     async def _poll(self, kind: Kind) -> bool:
         """Asks for queued messages; what there is opens the next turn."""

@@ -51,6 +51,9 @@ class Work:
         system_prompt, settings: as `prepare_next_turn` left them.
         scope, time: the stop, the controller's and the loop's own; the time for work.
         meter, spending: how large requests are; what the run has used.
+        output_id: of the last structured output.
+        repairs: answers that were asked for again because they were none.
+        compact: the context is to be made smaller before the first request.
         relieved: the context was made smaller for this response already.
         breakers: guards against models that loop.
         failed_turns: turns in a row in which no call succeeded.
@@ -68,6 +71,9 @@ class Work:
         self.meter = Meter()
         self.spending = Spending(plan.limits)
         self.relieved = False
+        self.compact = plan.compact
+        self.output_id: str | None = None
+        self.repairs = 0
         self.reader_sets: dict[str, ToolSet] = {}
         self.with_reader: Callable[[ToolSet], ToolSet] = lambda tools: tools
         self.breakers = Breakers(plan.config.tool_misuse_breaker, plan.config.repetition_breaker)
@@ -153,6 +159,10 @@ class Work:
         if reason != "complete":
             self.call_ids.add(message)
 
+    def estimate(self) -> int:
+        """Estimated tokens of a request with the context as it is."""
+        return self.meter.estimate(self.context, self.model, self.system_prompt, self.tools.specs)
+
     def replace_context(self, messages: Sequence[Message]) -> None:
         """Puts another list in the place of the context, for this and all later requests."""
         self.context = list(messages)
@@ -162,6 +172,10 @@ class Work:
     def request_settings(self) -> ModelSettings:
         """How the model is to answer this time; after a cut response with its full output budget (LP-15)."""
         settings = self.settings
+        if self.plan.output is not None and settings.response_schema is None:
+            settings = self.settings = msgspec.structs.replace(
+                settings, response_schema=self.plan.output.schema
+            )
         if self.full_budget and settings.max_output_tokens is not None:
             return msgspec.structs.replace(settings, max_output_tokens=self.model.max_output_tokens or None)
         return settings
