@@ -157,3 +157,26 @@ def test_a_question_that_no_run_can_answer(tmp_path: Path, gate: Gate) -> None:
     result = pilothouse("runs", "recover", run_id, "--db", "a.db", cwd=tmp_path)
     refused(result, run_id, "it has ended, completed")
     assert "local model" not in result.stderr
+
+
+def test_an_address_for_other_machines(tmp_path: Path, gate: Gate) -> None:
+    """The command has no sign-in: it says what has."""
+    refused(
+        pilothouse("serve", str(HELD), "--host", "0.0.0.0", cwd=tmp_path, env=gate.env), "0.0.0.0", "auth="
+    )
+
+
+def test_a_function_as_the_target(tmp_path: Path) -> None:
+    """A function that yields text is an agent; one that makes agents is told who asks; anything else is one line."""
+    (tmp_path / "parrot.py").write_text("async def agent(messages):\n    yield messages[-1].text.upper()\n")
+    (tmp_path / "makes.py").write_text(
+        "from pilothouse import AgentController\nfrom parrot import agent as parrot\n"
+        "def agent(context): return AgentController(parrot)\n"
+        "def none(context): return 3\ndef fails(context): return 1 / 0\ndef bare(): return 3\n"
+    )
+    for target in ("parrot.py", "makes.py"):
+        said = pilothouse("chat", target, "-M", "hi", cwd=tmp_path)
+        assert (said.returncode, said.stdout.strip()) == (0, "HI"), said.stderr
+    refused(pilothouse("chat", "makes.py:none", "-M", "hi", cwd=tmp_path), "AgentController, got int")
+    refused(pilothouse("chat", "makes.py:fails", "-M", "hi", cwd=tmp_path), "ZeroDivisionError")
+    refused(pilothouse("serve", "makes.py:bare", "--no-open", cwd=tmp_path), "bare() must take one argument")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -40,7 +41,40 @@ def load_target(target: str) -> Definition:
             f"{target}: {attribute or 'agent'} must be an AgentController or a function that makes one, "
             f"got {type(found).__name__}"
         )
+    if inspect.isasyncgenfunction(found):  # a model that yields text is an agent already
+        return AgentController(found)
+    if not isinstance(found, AgentController):
+        try:
+            inspect.signature(found).bind(None)
+        except TypeError:
+            raise ConfigError(
+                f"{target}: {attribute or 'agent'}() must take one argument, the RunContext"
+            ) from None
     return found  # type: ignore[no-any-return]
+
+
+def template_of(definition: Definition) -> AgentController:
+    """The conversation itself, or the one that a function makes when nobody in particular asks.
+
+    Raises:
+        ConfigError: the function raised, or made something else.
+    """
+    if isinstance(definition, AgentController):
+        return definition
+    from ..server.auth import Principal
+    from ..server.house import RunContext
+
+    try:
+        made = definition(RunContext(Principal("", ""), "", "", "default"))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the function that makes the agent raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, AgentController):
+        raise ConfigError(f"the target must be, or make, an AgentController, got {type(made).__name__}")
+    return made
 
 
 def _load_file(path: Path) -> ModuleType:

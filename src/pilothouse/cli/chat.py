@@ -15,7 +15,7 @@ from rich.console import Console
 from ..conversation.controller import AgentController
 from ..conversation.extras import Refused
 from ..conversation.reply import Reply
-from ..errors import ConfigError, NothingToDo, UsageError
+from ..errors import NothingToDo, UsageError
 from ..events import (
     CallFinished,
     CallStarted,
@@ -31,7 +31,7 @@ from ..events import (
 from ..journal.sqlite import SQLiteJournal
 from ..messages import Text
 from ..runs.controller import RunController
-from .agents import Agents
+from .agents import Agents, template_of
 from .explain import ended, explain
 
 HELP = """/retry  answer the last message again     /new     a new thread
@@ -53,9 +53,7 @@ async def _chat(
     async with SQLiteJournal(db) as journal:
         await journal.open()
         async with Agents(target, model, say) as definition:
-            template = definition if isinstance(definition, AgentController) else definition()
-            if not isinstance(template, AgentController):
-                raise ConfigError("the target must be, or make, an AgentController")
+            template = template_of(definition)
             async with RunController(template.runtime, journal=journal) as runs:
                 terminal = Terminal(template, runs)
                 await terminal.open(thread)

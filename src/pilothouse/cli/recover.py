@@ -7,12 +7,11 @@ from pathlib import Path
 
 import typer
 
-from ..conversation.controller import AgentController
-from ..errors import ConfigError, UsageError
+from ..errors import UsageError
 from ..journal.sqlite import SQLiteJournal
 from ..records import Accept
 from ..runs.controller import RunController
-from .agents import Agents
+from .agents import Agents, template_of
 from .runs import find_open
 
 
@@ -37,9 +36,7 @@ async def _recover(run: str, target: str | None, model: str | None, db: Path, ac
     async with SQLiteJournal(db) as journal:
         run_id = await find_open(journal, run)
         async with Agents(target, model, say) as definition:
-            template = definition if isinstance(definition, AgentController) else definition()
-            if not isinstance(template, AgentController):
-                raise ConfigError("the target must make an AgentController")
+            template = template_of(definition)
             async with RunController(template.runtime, journal=journal, auto_recover="never") as runs:
                 await _drive(runs, run_id, accept)
 

@@ -13,6 +13,7 @@ import typer
 from ..errors import ConfigError
 from ..journal.sqlite import SQLiteJournal
 from ..server.app import Server
+from ..server.auth import is_loopback
 from ..server.run import serve_forever
 from .agents import Agents
 
@@ -32,6 +33,11 @@ def serve(
     """Serves until SIGINT or SIGTERM."""
     if recover not in POLICIES:
         raise ConfigError(f"--recover is one of {', '.join(POLICIES)}, not {recover!r}")
+    if not is_loopback(host):
+        raise ConfigError(
+            f"{host} is open to other machines and this command has no sign-in: put a proxy that has one before "
+            "127.0.0.1, or serve from Python with an authenticator (pilothouse.server.Server, auth=)"
+        )
     asyncio.run(_serve(target, model, db, host, port, recover, open_page=open_page))
 
 
