@@ -19,6 +19,7 @@ from pilothouse.errors import (
     AgentBusy,
     AgentClosed,
     ConfigError,
+    JournalFull,
     ReplyCancelled,
     ReplyFailed,
     ReplyIncomplete,
@@ -525,3 +526,73 @@ async def test_two_thousand_sends_leave_nothing_behind() -> None:
         assert len(agent._sender._replies) <= 3
         assert len(asyncio.all_tasks()) < 10
     assert await agent.last_reply.wait() in (Completed(), Cancelled("aborted"))
+
+
+async def test_a_journal_that_stays_away_makes_the_outcome_unknown_and_catches_up_later() -> None:
+    """AC-101, RC-15: the text is in the partial; the answer enters the messages once it is recorded."""
+
+    class Full(SlowJournal):
+        full = False
+
+        async def append(self, *args, **named):
+            if self.full:
+                raise JournalFull("no space left")
+            return await super().append(*args, **named)
+
+    journal, clock, hold = Full(), StepClock(), Hold()
+    agent = AgentController(ScriptedProvider(["a", hold, "b"], "next"), journal=journal, clock=clock)
+    reply = await agent.send("hi")
+    await hold.reached()
+    journal.full = True
+    hold.release()
+    await clock.advance(0.1)
+    assert isinstance(await reply.wait(), Unknown)
+    assert (agent.state, reply.partial.text, texts(agent)) == (AgentState.ERROR, "ab", ["hi"])
+    journal.full = False
+    await clock.advance(10)
+    assert await reply.wait_closed()
+    assert texts(agent) == ["hi", "ab"]
+    assert (await (await agent.send("more")).result()).text == "next"
+    await agent.aclose()
+
+
+@pytest.mark.parametrize("way", ["answer", "abort"])
+async def test_a_question_that_waits_for_hours_does_not_lose_its_conversation(way: str) -> None:
+    """RC-51, AC-79: the run is let go meanwhile; an answer goes on with it, a stop still ends it at once."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    clock = StepClock()
+    provider = ScriptedProvider([call("pay")], "done", "next")
+    async with AgentController(provider, tools=[pay], clock=clock) as agent:
+        reply = await agent.send("hi")
+        await until_phase(reply, ReplyPhase.ASKING)
+        await clock.advance(4000)
+        view = await reply.run.inspect()
+        assert (view.ownership, agent.state, reply.phase) == (
+            "parked",
+            AgentState.STREAMING,
+            ReplyPhase.ASKING,
+        )
+        if way == "answer":
+            await reply.run.approve(view.requests[0].id)
+            assert (await reply.result()).text == "done"
+            assert [message.role for message in agent.messages] == ["user", "assistant", "tool", "assistant"]
+        else:
+            assert agent.abort()
+            assert (agent.state, reply.outcome) == (AgentState.IDLE, Cancelled("aborted"))
+            assert await reply.wait_closed()
+            assert (await reply.run.inspect()).status == "cancelled"
+            provider.add("x")
+            await (await agent.send("more")).result()
+
+
+async def until_phase(reply, phase: ReplyPhase) -> None:
+    for _ in range(500):
+        if reply.phase is phase:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"still {reply.phase}")

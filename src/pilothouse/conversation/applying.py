@@ -125,6 +125,8 @@ class Reading:
         elif kind is OwnershipTold:
             if body.ownership == "elsewhere":  # type: ignore[union-attr]
                 self._ended(Unknown("owner_lost", "another process has taken the run over"))
+            elif body.ownership == "stalled":  # type: ignore[union-attr]
+                self._settle(Unknown("journal_unavailable", "the journal is away"))
         elif self._reply.foreign and not self._reply.handed_over:  # its first delta of any kind (AC-108)
             self._handed_over(ResponseStream(getattr(body, "message_id", self._reply.id)))
 
@@ -242,19 +244,23 @@ class Reading:
     # The end
 
     def _ended(self, outcome: Outcome) -> None:
-        reply = self._reply
-        if reply.dead:
+        if self._reply.dead:
             self._settle_late()
         else:
-            held, self._held = self._held, None
-            if held is not None:
-                reply.messages += (held,)
-            error = self._exception(outcome)
-            if error is not None:
-                reply.signal.set(getattr(outcome, "kind", "unknown"))
-            self._stage.settle(self, outcome, held, error)
+            self._settle(outcome)
         self._sender.settled(self)
-        self._sender.run_over(reply)
+        self._sender.run_over(self._reply)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """The send is over for the conversation; a journal that is away catches up later (AC-101)."""
+        reply = self._reply
+        held, self._held = self._held, None
+        if held is not None:
+            reply.messages += (held,)
+        error = self._exception(outcome)
+        if error is not None:
+            reply.signal.set(getattr(outcome, "kind", "unknown"))
+        self._stage.settle(self, outcome, held, error)
 
     def _settle_late(self) -> None:
         """What became durable in spite of the stop belongs to the path: it enters without a word."""

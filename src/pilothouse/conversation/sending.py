@@ -458,7 +458,8 @@ class Sender:
 
     def _halt(self, reply: Reply, reason: str) -> bool:
         """Stops the live send, unless its end is decided (AC-82); nothing is told yet."""
-        if reply.dead or (reply.committed and not self.setup.runs.stoppable(reply.id)):
+        runs = self.setup.runs
+        if reply.dead or (reply.committed and not (runs.stoppable(reply.id) or runs.at_rest(reply.id))):
             return False
         self.stop(reply, reason)
         return True
@@ -467,13 +468,19 @@ class Sender:
         """The one way in which a live send is stopped (AC-83): state first, then the run; the caller tells."""
         self.stage.stopped(reply)
         reply.signal.set(reason)
-        if reply.committed:
-            self.setup.runs.cancel_nowait(reply.id, reason)
+        if reply.committed and not self.setup.runs.cancel_nowait(reply.id, reason):
+            if self.setup.runs.at_rest(
+                reply.id
+            ):  # nobody drives it: it is taken up again in order to be ended
+                self.spawn(self._cancel(reply, reason))
         reply.end(Cancelled(reason), None)
         if not reply.committed:
             self._forget(reply)
             if not reply.registering:
                 reply.finish()
+
+    async def _cancel(self, reply: Reply, reason: str) -> None:
+        await self.setup.runs.cancel(reply.id, reason)
 
     async def aclose(self, limit: float) -> None:
         """Withdraws what waits, stops what lives, and waits for it, bounded."""

@@ -310,6 +310,10 @@ class RunController:
         live = self._fleet.live.get(run_id)
         return live is not None and live.stoppable
 
+    def at_rest(self, run_id: str) -> bool:
+        """Whether an observed run was let go while it waits, and is taken up again by the next command."""
+        return run_id in self._fleet.watched
+
     async def join(self, run_id: str) -> None:
         """Waits until no task of a run is alive here and all it handed over is stored."""
         live = self._fleet.live.get(run_id)

@@ -29,6 +29,7 @@ from .agenda import Agenda
 from .history import Paths, first_chain
 from .inline import inline
 from .live import LiveRun
+from .ring import Observer
 from .timing import RunLimits, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
@@ -78,6 +79,9 @@ class Fleet:
         self.threads: dict[str, LiveRun] = {}  # the last run of each thread that was live here
         self.recovering: dict[str, asyncio.Task[None]] = {}
         self.releasing: dict[str, asyncio.Task[None]] = {}  # claims that are being given up
+        self.watched: dict[
+            str, list[Observer]
+        ] = {}  # who goes on with a run that was let go once it is live again
         self.zombies = 0
         self.closed = False
         self._renewing = False
@@ -207,6 +211,7 @@ class Fleet:
             on_over=self._over,
             on_zombie=self._zombie,
         )
+        live.observers = self.watched.pop(run_id, live.observers)
         self.live[run_id] = live
         self.finished.pop(run_id, None)
         self.threads[registration.spec.thread_id] = live
@@ -251,6 +256,8 @@ class Fleet:
     def _over(self, live: LiveRun) -> None:
         """A run has its end or was lost: its claim is given up, its memory later (RC-73)."""
         self.finished[live.run_id] = live
+        if live.released and live.observers:
+            self.watched[live.run_id] = live.observers
         if live.released and not live.followers:
             self._evict(live)
         else:
