@@ -13,7 +13,8 @@ import pytest
 
 from pilothouse.core.assembly import Assembly
 from pilothouse.local import LocalServer, find_or_fetch
-from pilothouse.messages import Message, Model, Text
+from pilothouse.local.provider import LocalProvider
+from pilothouse.messages import Message, Model, Reasoning, Text
 from pilothouse.providers import OpenAIChatProvider
 from pilothouse.responses import ModelRequest, ModelSettings, TextDelta
 
@@ -121,3 +122,34 @@ async def test_a_wrong_key_is_an_auth_error(server: LocalServer) -> None:
     assert got.end is not None
     assert got.end.error is not None
     assert got.end.error.kind == "auth"
+
+
+async def test_the_local_provider_speaks_as_its_server_wants() -> None:
+    """One tag throughout, so that reasoning goes back; turns that do not alternate and late system words are taken."""
+    cache = Path(os.environ.get("PILOTHOUSE_CACHE") or Path(__file__).parents[2] / ".cache" / "pilothouse")
+    async with LocalProvider(f"local:{find_or_fetch(cache=cache)}") as provider:
+        inner = await provider.start()
+        assert provider.tag == inner.tag == inner.profile.tag == "local"
+        assert provider.wire_rules == inner.wire_rules
+        messages = [
+            Message("u1", "user", (Text("Hi."),)),
+            Message("u2", "user", (Text("Are you there?"),)),
+            Message("a1", "assistant", (Reasoning("They ask.", None, "local"), Text("Yes."))),
+            Message("s", "system", (Text("Be brief."),)),
+            Message("u3", "user", (Text("Good."),)),
+        ]
+        request = ModelRequest(
+            provider.default_model,
+            messages,
+            "You are kind.",
+            settings=ModelSettings(max_output_tokens=4),
+        )
+        sent = inner.body(request)["messages"]
+        assert [one["role"] for one in sent] == ["system", "user", "assistant", "user"]
+        assert sent[2]["reasoning_content"] == "They ask."
+        assembly = Assembly("m", tag=provider.tag)
+        async for event in provider.stream(request):
+            assembly.feed(event)
+    assert assembly.end is not None
+    assert assembly.end.reason in ("length", "complete")
+    assert assembly.visible

@@ -8,7 +8,7 @@ import pytest
 
 from dialects import BY_NAME, DIALECTS, Dialect
 from pilothouse.errors import ToolDefinitionError
-from pilothouse.messages import Image, Message, Model, Reasoning, Text, ToolCall, ToolSpec
+from pilothouse.messages import Image, Message, Model, Reasoning, Structured, Text, ToolCall, ToolSpec
 from pilothouse.providers import GeminiProvider, OpenAIChatProvider
 from pilothouse.providers.anthropic import AnthropicProvider
 from pilothouse.providers.openai_chat import CompatProfile
@@ -179,6 +179,42 @@ def test_references_are_inlined_for_gemini() -> None:
     }
     with pytest.raises(ToolDefinitionError, match="not in it"):
         GeminiProvider("m").body(ask(tools=[ToolSpec("f", "", {"properties": {"a": {"$ref": "#/$defs/C"}}})]))
+
+
+def _nested(depth: int) -> dict:
+    schema: dict = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"x": schema}}
+    return schema
+
+
+@every_dialect
+async def test_a_request_that_is_nested_too_deep_is_a_config_error(dialect: Dialect) -> None:
+    """PV-1, PV-13: schemas, results and settings; nothing is raised and nothing is sent."""
+    result = Message("r", "tool", (Structured(_nested(2000)),), call_id="c")
+    history = [Message("u", "user", (Text("hi"),)), Message("a", "assistant", (ToolCall("c", "f"),)), result]
+    provider = dialect.provider("m", base_url="http://127.0.0.1:1")
+    for request in (
+        ask(tools=[ToolSpec("f", "", _nested(2000))]),
+        ask(messages=history),
+        ask(settings={"extra": {"x": object()}}),
+    ):
+        (end,) = [event async for event in provider.stream(request)]
+        assert isinstance(end, StreamEnd)
+        assert end.error is not None
+        assert end.error.kind == "config"
+    made = json.dumps(provider.body(ask(tools=[ToolSpec("f", "", _nested(60))])), default=dict)
+    assert made.count('"x"') == 60
+
+
+def test_a_schema_that_doubles_at_each_step_is_refused_at_once() -> None:
+    """PV-13: twenty types that hold the next one twice are a million without references."""
+    steps = {
+        f"D{n}": {"properties": {side: {"$ref": f"#/$defs/D{n + 1}"} for side in "ab"}} for n in range(20)
+    }
+    schema = {"properties": {"r": {"$ref": "#/$defs/D0"}}, "$defs": {**steps, "D20": {"type": "integer"}}}
+    with pytest.raises(ToolDefinitionError, match="50000 values"):
+        GeminiProvider("m").body(ask(tools=[ToolSpec("f", "", schema)]))
 
 
 def test_chat_profiles_bend_the_request() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from dialects import BY_NAME, DIALECTS, Dialect
@@ -100,7 +102,8 @@ def check(dialect: Dialect, body: bytes, end: str) -> None:
     assert got.end is not None
     assert (got.end.error is not None) == (got.end.reason == "error")
     message = got.message()
-    encode([message, got.usage, got.end.error, got.notices])
+    encode([got.usage, got.end.error, got.notices])
+    assert msgspec.json.decode(encode(message), type=Message) == message
     assert len({call.call_id for call in message.tool_calls}) == len(message.tool_calls)
     history = [Message("u", "user", (Text("q"),)), message, Message("v", "user", (Text("go"),))]
     assert problems(dialect.name, dialect.to_wire(repair(history, dialect.rules)[0])) == []
@@ -160,3 +163,206 @@ def test_signs_of_life_change_nothing(case: WireCase, sign: bytes) -> None:
         got = decode(case.dialect, many.replace(b"\n", ends), **case.options)
         got.pop("notices", None)
         assert got == {key: value for key, value in whole.items() if key != "notices"}, ends
+
+
+# One call, one text: how each dialect says it
+
+
+def said(dialect: str, *, text: list[str] | None = None, args: list[Any] | None = None, **more: Any) -> bytes:
+    """A response with a text in pieces or a call with arguments in pieces; `name`, `call_id`, `reason`."""
+    return framed([(b"", json.dumps(frame).encode()) for frame in _SAY[dialect](text, args, more)])
+
+
+def _chat(text: list[str] | None, args: list[Any] | None, more: dict[str, Any]) -> list[Any]:
+    deltas: list[Any] = [{"content": piece} for piece in text or []]
+    for number, piece in enumerate(args or []):
+        call: dict[str, Any] = {"index": 0, "function": {"arguments": piece}}
+        if not number:
+            call |= {"id": more.get("call_id", "c1")}
+            call["function"]["name"] = more.get("name", "f")
+        deltas.append({"tool_calls": [call]})
+    frames: list[Any] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    reason = more.get("reason", "tool_calls" if args else "stop")
+    return [*frames, {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}]
+
+
+def _anthropic(text: list[str] | None, args: list[Any] | None, more: dict[str, Any]) -> list[Any]:
+    block: dict[str, Any] = {"type": "text", "text": ""}
+    deltas: list[Any] = [{"type": "text_delta", "text": piece} for piece in text or []]
+    if args is not None:
+        block = {
+            "type": "tool_use",
+            "id": more.get("call_id", "c1"),
+            "name": more.get("name", "f"),
+            "input": {},
+        }
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in args]
+    reason = more.get("reason", "tool_use" if args else "end_turn")
+    return [
+        {"type": "message_start", "message": {"id": "m"}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *[{"type": "content_block_delta", "index": 0, "delta": delta} for delta in deltas],
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": reason}},
+        {"type": "message_stop"},
+    ]
+
+
+def _gemini(text: list[str] | None, args: list[Any] | None, more: dict[str, Any]) -> list[Any]:
+    parts: list[Any] = [{"text": piece} for piece in text or []]
+    if args is not None:
+        whole = args[0] if len(args) == 1 else "".join(args)
+        parts = [
+            {"functionCall": {"name": more.get("name", "f"), "args": whole, "id": more.get("call_id", "c1")}}
+        ]
+    frames: list[Any] = [{"candidates": [{"content": {"parts": [part]}}]} for part in parts]
+    return [*frames, {"candidates": [{"finishReason": more.get("reason", "STOP")}]}]
+
+
+def _responses(text: list[str] | None, args: list[Any] | None, more: dict[str, Any]) -> list[Any]:
+    item: dict[str, Any] = {"type": "message", "id": "i"}
+    pieces = [{"type": "response.output_text.delta", "delta": piece} for piece in text or []]
+    done: dict[str, Any] = {"content": [{"type": "output_text", "text": "".join(text or [])}]}
+    if args is not None:
+        item = {
+            "type": "function_call",
+            "id": "i",
+            "call_id": more.get("call_id", "c1"),
+            "name": more.get("name", "f"),
+        }
+        pieces = [{"type": "response.function_call_arguments.delta", "delta": piece} for piece in args]
+        done = {"arguments": args[0] if len(args) == 1 else "".join(args)}
+    return [
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        *[{**piece, "output_index": 0, "item_id": "i"} for piece in pieces],
+        {"type": "response.output_item.done", "output_index": 0, "item": {**item, **done}},
+        {"type": "response.completed", "response": {"id": "r", "output": [{**item, **done}]}},
+    ]
+
+
+_SAY = {"openai-chat": _chat, "anthropic": _anthropic, "gemini": _gemini, "openai-responses": _responses}
+NESTED = '{"a":' + "[" * 200 + "]" * 200 + "}"
+ARGUMENTS: list[tuple[list[Any], Any]] = [
+    ([""], {}), ([" \n"], {}), (["null"], {}), (['"null"'], {}), (["{}"], {}), ([{}], {}), ([None], {}),
+    ([{"a": 1}], {"a": 1}), (['{"a":', "1}"], {"a": 1}), (['{"a":1,"a":2}'], {"a": 2}),
+    (['{"a":"\\ud83d"}'], {"a": "\ufffd"}), (['{"a":"\\u0000"}'], {"a": "\ufffd"}), (['{"ä":"😀"}'], {"ä": "😀"}),
+    (['{"a":' + "9" * 30 + "}"], {"a": int("9" * 30)}), ([json.dumps({"a": "x" * 1_000_000})], {"a": "x" * 1_000_000}),
+    (["[1]"], ...), (["5"], ...), (["true"], ...), (['"x"'], ...), (['{"a":NaN}'], ...), (['{"a":1e999}'], ...),
+    (['{"a":1}x'], ...), (['{"a":1}{"b":2}'], ...), (['{"a":1'], ...), (["{'a':1}"], ...), ([NESTED], ...),
+    (['{"a":"\n"}'], ...), (['{"a":1,}'], ...), ([[1]], ...), ([5], ...), ([True], ...), ([float("nan")], ...),
+    ([{"a": float("nan")}], ...), ([json.loads(NESTED)], ...), (['{"a":' + "9" * 5000 + "}"], ...),
+]  # fmt: skip
+
+
+@every_dialect
+@pytest.mark.parametrize(("args", "want"), ARGUMENTS, ids=lambda value: ascii(value)[:30])
+def test_arguments_are_one_strict_object_or_none(dialect: Dialect, args: list[Any], want: Any) -> None:
+    """PV-6 [010] [011] [016]: the same in every dialect; what is no object is marked, never emptied."""
+    got = decode(dialect.name, said(dialect.name, args=args))
+    (call,) = got["tool_calls"]
+    assert got["terminal"] == "tool_calls"
+    assert call.get("args", ...) == want
+    assert call.get("args_error", False) is (want is ...)
+    check(dialect, said(dialect.name, args=args), "eof")
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    ("pieces", "want"),
+    [
+        (["a\ud83d", "\ude00b"], "a😀b"), (["a\ud83d", "b"], "a\ufffdb"), (["\ude00", "x\ud83d"], "\ufffdx\ufffd"),
+        (["\ud83d", "\ud83d\ude00", "\ude00"], "\ufffd😀\ufffd"), (["x\0", "y"], "x\ufffdy"), (["", "\u2028"], "\u2028"),
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_half_characters_wait_for_their_other_half(dialect: Dialect, pieces: list[str], want: str) -> None:
+    """PV-4 [040] [100], over chunks, in every dialect."""
+    body = said(dialect.name, text=pieces)
+    assert decode(dialect.name, body)["text"] == want
+    assert decode(dialect.name, one_byte_reads(body))["text"] == want
+
+
+@every_dialect
+@pytest.mark.parametrize("call_id", ["", None, 7, {"a": 1}, "ö", "x" * 200, " ", "a\0"], ids=ascii)
+@pytest.mark.parametrize("name", ["größe_日本", "a.b/c", " ", "a\0b", "\ud83d", "n" * 300, "2x"], ids=ascii)
+def test_ids_and_names_that_a_model_makes_up(dialect: Dialect, call_id: Any, name: str) -> None:
+    """PV-5, PV-13: the call is told and refused by the loop; the next request is one that a strict server takes."""
+    (call,) = (
+        assemble(dialect.name, [said(dialect.name, args=["{}"], name=name, call_id=call_id)])
+        .message()
+        .tool_calls
+    )
+    assert call.call_id
+    assert call.tool
+    messages = [Message("u", "user", (Text("q"),)), Message("a", "assistant", (call,))]
+    messages.append(Message("r", "tool", (Text("no such tool"),), call_id=call.call_id))
+    provider = dialect.provider("m")  # the official address: names are bent for it
+    wire = provider.to_wire(repair(messages, provider.wire_rules)[0])
+    assert problems(dialect.name, wire) == []
+    names = [item["name"] for item in _objects(wire) if "name" in item]
+    assert names
+    for sent in names:
+        assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}|[A-Za-z0-9_-]{1,64}", sent), sent
+    assert len(set(names)) == 1  # the result names its call
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        yield value
+    for item in items:
+        yield from _objects(item)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "reason", "want"),
+    [
+        ("openai-chat", "LENGTH", "length"), ("openai-chat", "MAX_TOKENS", "length"), ("openai-chat", "Stop", "complete"),
+        ("openai-chat", "SAFETY", "content_filter"), ("openai-chat", "odd", "complete"), ("openai-chat", "error", "error"),
+        ("anthropic", "MAX_TOKENS", "length"), ("anthropic", "length", "length"), ("anthropic", "odd", "complete"),
+        ("gemini", "max_tokens", "length"), ("gemini", "safety", "content_filter"), ("gemini", "stop", "complete"),
+        ("gemini", "malformed_function_call", "error"), ("gemini", "ODD", "complete"),
+    ],
+)  # fmt: skip
+def test_reasons_in_other_spellings(dialect: str, reason: str, want: str) -> None:
+    """PV-2, PV-14: proxies write them in their own way; a truncated answer must not pass for a finished one."""
+    got = decode(dialect, said(dialect, text=["t"], reason=reason))
+    assert (got["terminal"], got["raw_reason"], got["text"]) == (want, reason, "t")
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":{"message":"Overloaded","code":503}}\n',
+        b'{"response":"hel\n{"error":{"message":"Overloaded","code":503}}\n',
+        b'[\n{"error":{"message":"Overloaded","code":503}},\n{"x":1}\n',
+        b'{"done":false}\n{"error":{"message":"Overloaded","code":503}}\r\n{"done":true}\n',
+        b'<html>\n{"error":{"message":"Overloaded","code":503}}\n',
+    ],
+)
+def test_an_error_on_a_line_of_its_own_need_not_wait_for_the_end(dialect: Dialect, body: bytes) -> None:
+    """PV-12 [078]: JSON lines where a stream was asked for, on a connection that stays open; any reads."""
+    for chunks in ([body], one_byte_reads(body)):
+        got = decode(dialect.name, chunks, end="held-open")
+        assert (got["terminal"], got["error_kind"], got["error_message"]) == (
+            "error",
+            "overloaded",
+            "Overloaded",
+        )
+
+
+def test_a_figure_that_no_response_can_have_is_none() -> None:
+    """PV-8: what a store could not count does not get into the facts; zero is a figure."""
+    for told, want in (
+        (0, 0),
+        (2**53, None),
+        (10**40, None),
+        (-1, None),
+        (None, None),
+        ("5", None),
+        (1.0, 1),
+    ):
+        usage = {"choices": [], "usage": {"prompt_tokens": told, "completion_tokens": 1}}
+        body = framed([(b"", json.dumps(usage).encode()), (b"", b"[DONE]")])
+        assert decode("openai-chat", body)["usage"].get("input") == want, told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -48,12 +49,34 @@ class CannotCarry(UsageError):
     code = "unsupported_attachment"
 
 
+class CannotWrite(UsageError):
+    """A request that is no JSON: nested too deep, or with values of other types."""
+
+    code = "unwritable_request"
+
+
 def encode_body(body: JSON) -> bytes:
-    """A request body as JSON; lone surrogates anywhere in it become U+FFFD."""
+    """A request body as JSON; lone surrogates anywhere in it become U+FFFD.
+
+    Raises:
+        CannotWrite: it is nested too deep, or holds what is no JSON.
+    """
     try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(clean_json(body))
+        try:
+            return msgspec.json.encode(body)
+        except UnicodeEncodeError:
+            return msgspec.json.encode(clean_json(body))
+    except (RecursionError, TypeError, ValueError) as error:
+        raise CannotWrite(f"cannot write the request as JSON: {error}") from error
+
+
+def wire_name(name: str, limit: int = 64, more: str = "") -> str:
+    """The name of a call as strict dialects take it: models make up any name, and it must not spoil what follows.
+
+    `more` are characters that the dialect allows beside letters, digits, `_` and `-`.
+    """
+    made = re.sub(rf"[^A-Za-z0-9_{more}-]", "_", name)[:limit]
+    return f"_{made}"[:limit] if more and not (made[:1].isalpha() or made[:1] == "_") else made
 
 
 def is_empty(text: str) -> bool:

@@ -110,7 +110,7 @@ def merged(before: dict[str, JSON], told: dict[str, JSON]) -> dict[str, JSON]:
 def figure(value: object) -> int | None:
     """A token figure, or None for anything that is none."""
     if type(value) is int:
-        return value if value >= 0 else None
+        return value if 0 <= value < 2**53 else None
     if isinstance(value, float) and 0 <= value < 1e15 and value == int(value):
         return int(value)
     return None

@@ -140,6 +140,10 @@ class HTTPProvider(ABC):
         """
         try:
             content = encode_body(self.body(request))
+        except RecursionError as error:
+            message = f"the request is nested too deep: {error}"
+            yield StreamEnd("error", None, ErrorInfo("config", message, "unwritable_request"))
+            return
         except UsageError as error:
             kind: ErrorKind = "unsupported_attachment" if isinstance(error, CannotCarry) else "config"
             yield StreamEnd("error", None, ErrorInfo(kind, str(error), error.code))

@@ -9,6 +9,8 @@ from typing import Final
 from ..errors import ToolDefinitionError
 from ..messages import JSON
 
+MAX_VALUES: Final = 50_000
+"""Values of a schema without references; a provider would refuse far fewer."""
 _ANY: Final = ("required", "any")
 
 
@@ -53,37 +55,56 @@ def inlined(schema: Mapping[str, JSON], tool: str) -> JSON:
     """A schema without references, for dialects that read none.
 
     Raises:
-        ToolDefinitionError: it refers to itself, or to something that is not there.
+        ToolDefinitionError: it refers to itself or to something that is not there, or would grow out of all bounds.
     """
-    return _inline(schema, schema, tool, ())
+    try:
+        return _Inlining(schema, tool).of(schema, ())
+    except RecursionError as error:
+        raise ToolDefinitionError(f"tool {tool!r}: the schema is nested too deep") from error
 
 
-def _inline(value: JSON, root: Mapping[str, JSON], tool: str, path: tuple[str, ...]) -> JSON:
-    if isinstance(value, list | tuple):
-        return [_inline(item, root, tool, path) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    reference = value.get("$ref")
-    if isinstance(reference, str):
-        if reference in path:
+class _Inlining:
+    """One schema while its references are replaced by what they refer to."""
+
+    def __init__(self, root: Mapping[str, JSON], tool: str) -> None:
+        self._root = root
+        self._tool = tool
+        self._values = 0  # written so far
+
+    def of(self, value: JSON, path: tuple[str, ...]) -> JSON:
+        self._values += 1
+        if self._values > MAX_VALUES:  # types that hold two of the next one double at each step
             raise ToolDefinitionError(
-                f"tool {tool!r}: the parameter type {reference} contains itself, which this provider cannot take"
+                f"tool {self._tool!r}: without references, which this provider does not follow, the schema has more "
+                f"than {MAX_VALUES} values"
             )
-        target = _inline(_target(root, reference, tool), root, tool, (*path, reference))
-        beside = {key: _inline(item, root, tool, path) for key, item in value.items() if key != "$ref"}
-        return {**target, **beside} if isinstance(target, Mapping) else target
-    dropped = ("$defs", "definitions") if value is root else ()
-    return {key: _inline(item, root, tool, path) for key, item in value.items() if key not in dropped}
+        if isinstance(value, list | tuple):
+            return [self.of(item, path) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        reference = value.get("$ref")
+        if isinstance(reference, str):
+            if reference in path:
+                raise ToolDefinitionError(
+                    f"tool {self._tool!r}: the parameter type {reference} contains itself, which this provider "
+                    "cannot take"
+                )
+            target = self.of(self._target(reference), (*path, reference))
+            beside = {key: self.of(item, path) for key, item in value.items() if key != "$ref"}
+            return {**target, **beside} if isinstance(target, Mapping) else target
+        dropped = ("$defs", "definitions") if value is self._root else ()
+        return {key: self.of(item, path) for key, item in value.items() if key not in dropped}
 
-
-def _target(root: Mapping[str, JSON], reference: str, tool: str) -> JSON:
-    found: JSON = root
-    for step in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
-        name = step.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, Mapping) or name not in found:
-            raise ToolDefinitionError(f"tool {tool!r}: the schema refers to {reference}, which is not in it")
-        found = found[name]
-    return found
+    def _target(self, reference: str) -> JSON:
+        found: JSON = self._root
+        for step in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
+            name = step.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, Mapping) or name not in found:
+                raise ToolDefinitionError(
+                    f"tool {self._tool!r}: the schema refers to {reference}, which is not in it"
+                )
+            found = found[name]
+        return found
 
 
 __all__ = ["chat_choice", "inlined", "is_closed", "named_schema", "responses_choice"]

@@ -59,6 +59,7 @@ _REASONS: Final[dict[str, StopReason]] = {
     "stop_sequence": "complete",
     "tool_use": "tool_calls",
     "max_tokens": "length",
+    "length": "length",  # of compatible servers
     "model_context_window_exceeded": "length",
     "pause_turn": "pause_turn",
     "refusal": "refusal",
@@ -252,7 +253,7 @@ class AnthropicDecoder(Decoder[_Event]):
                 out.append(Notice("call_without_name", word(block.wire_id)))
                 return
             if not block.spoke and given:  # it came whole at the beginning
-                args = given if isinstance(given, str | dict) else msgspec.json.encode(given).decode()
+                args = given if isinstance(given, str | dict) else raw_text(given)
                 out.append(ToolCallDelta(block.number, block.call_id, "", args, block.wire_id))
             out.append(BlockEnded(block.number))
         else:
@@ -278,7 +279,7 @@ class AnthropicDecoder(Decoder[_Event]):
         raw = self._reason
         if raw is None:
             return None
-        reason = _REASONS.get(raw)
+        reason = _REASONS.get(raw.lower())
         if reason is None:
             out.append(Notice("unknown_reason", raw))
             reason = "complete"

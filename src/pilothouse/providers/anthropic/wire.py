@@ -35,6 +35,7 @@ from ..content import (
     result_text,
     text_file,
     texts_of,
+    wire_name,
 )
 from ..frames import mapping, objects, word
 
@@ -89,7 +90,12 @@ def _assistant(message: Message, tag: str) -> list[JSON]:
                 if part.tool:
                     call_id = RULES.wire_id(part.call_id)
                     blocks.append(
-                        {"type": "tool_use", "id": call_id, "name": part.tool, "input": argument_object(part)}
+                        {
+                            "type": "tool_use",
+                            "id": call_id,
+                            "name": wire_name(part.tool, 128),
+                            "input": argument_object(part),
+                        }
                     )
             case _ if isinstance(part, MEDIA):
                 blocks.append({"type": "text", "text": f"[{describe(part)}]"})

@@ -23,7 +23,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, merged, word
+from ..frames import figure, mapping, merged, raw_text, word
 from .partial import GrowingCall
 
 
@@ -143,9 +143,9 @@ class GeminiDecoder(Decoder[_Chunk]):
             for part in candidate.content.parts or ():
                 self._on_part(part, out)
         reason = word(candidate.finishReason)
-        if reason and reason not in _UNSPECIFIED:
+        if reason and reason.upper() not in _UNSPECIFIED:
             self.lingering = True
-            if self._reason is None or _REASONS.get(self._reason) == "complete":
+            if self._reason is None or _REASONS.get(self._reason.upper()) == "complete":
                 self._reason = reason
                 self._why = word(candidate.finishMessage)
 
@@ -210,7 +210,7 @@ class GeminiDecoder(Decoder[_Chunk]):
             return
         args = call.get("args")
         if not isinstance(args, dict | str):
-            args = {} if args is None else msgspec.json.encode(args).decode()
+            args = {} if args is None else raw_text(args)
         out.append(ToolCallDelta(number, call_id, name, args, wire_id))
         out.append(BlockEnded(number, _kept(signature, wire_id)))
 
@@ -259,9 +259,9 @@ class GeminiDecoder(Decoder[_Chunk]):
             return None
         if self._blocked:
             return StreamEnd("content_filter", raw)
-        if (kind := _ERRORS.get(raw)) is not None:  # whatever parts came [071]
+        if (kind := _ERRORS.get(raw.upper())) is not None:  # whatever parts came [071]
             return StreamEnd("error", raw, ErrorInfo(kind, self._why or f"the response ended with {raw}"))
-        reason = _REASONS.get(raw)
+        reason = _REASONS.get(raw.upper())
         if reason is None:
             out.append(Notice("unknown_reason", raw))
             reason = "complete"

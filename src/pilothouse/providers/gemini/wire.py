@@ -37,6 +37,7 @@ from ..content import (
     result_text,
     text_file,
     texts_of,
+    wire_name,
 )
 from ..frames import mapping, objects, raw_text, word
 
@@ -95,7 +96,7 @@ def _model_parts(part: Part, tag: str) -> list[JSON]:
         case ToolCall():
             if not part.tool:
                 return []
-            call = {**_wire_id(part, tag), "name": part.tool, "args": argument_object(part)}
+            call = {**_wire_id(part, tag), "name": _name(part.tool), "args": argument_object(part)}
             return [{"functionCall": call, **_signature(part.provider_data, tag)}]
         case Text():
             signature = _signature(part.provider_data, tag)
@@ -106,6 +107,10 @@ def _model_parts(part: Part, tag: str) -> list[JSON]:
             return [{"text": f"[{describe(part)}]"}]
         case _:
             return [{"text": text} for text in texts_of([part])]
+
+
+def _name(tool: str) -> str:
+    return wire_name(tool, 128, ".:")
 
 
 def _signature(data: JSON, tag: str) -> dict[str, JSON]:
@@ -128,7 +133,7 @@ def _results(group: list[Message], calls: Mapping[str, ToolCall], tag: str) -> l
     media: list[JSON] = []
     for message in group:
         call = calls.get(message.call_id or "")
-        name = call.tool if call is not None else "unknown"
+        name = _name(call.tool) if call is not None and call.tool else "unknown"
         key = "error" if message.is_error else "output"
         response: dict[str, JSON] = {"name": name, "response": {key: result_text(message)}}
         parts.append({"functionResponse": {**(_wire_id(call, tag) if call is not None else {}), **response}})

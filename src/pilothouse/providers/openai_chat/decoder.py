@@ -22,7 +22,7 @@ from ...responses import (
 )
 from ..decoder import Decoder
 from ..errors import classify
-from ..frames import figure, mapping, money, number, word
+from ..frames import figure, mapping, money, number, raw_text, word
 from .calls import CallRouter, add_piece, announce
 from .details import ReasoningDetails
 from .profile import CompatProfile
@@ -243,7 +243,7 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
         name = word(function.name) if function is not None else ""
         args = function.arguments if function is not None else None
         if not isinstance(args, str | dict):  # what is no object is kept as it is, to be refused
-            args = "" if args is None else msgspec.json.encode(args).decode()
+            args = "" if args is None else raw_text(args)
         call = self._calls.find(index, wire_id, name, args)
         if call is None:
             self._shut(out)

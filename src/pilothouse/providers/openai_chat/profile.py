@@ -22,6 +22,7 @@ class CompatProfile(Struct, frozen=True, kw_only=True):
         max_id_length, id_charset: what a call id may look like.
         system_role: what system prompts are sent as.
         name_on_results: results carry their tool's name.
+        strict_names: names of calls that the model made up are bent to what the server takes.
         strict_alternation: neighbouring messages of one role are merged, and only the first message may be the system's;
             chat templates of many open models fail on anything else.
     """
@@ -37,14 +38,21 @@ class CompatProfile(Struct, frozen=True, kw_only=True):
     id_charset: str = "A-Za-z0-9_-"
     system_role: Literal["system", "developer"] = "system"
     name_on_results: bool = False
+    strict_names: bool = False
     strict_alternation: bool = False
 
 
-OPENAI = CompatProfile(tag="openai", output_limit="max_completion_tokens", reasoning_fields=())
-DEEPSEEK = CompatProfile(tag="deepseek", replay_reasoning="reasoning_content")
-MISTRAL = CompatProfile(tag="mistral", max_id_length=9, id_charset="A-Za-z0-9", name_on_results=True)
-OPENROUTER = CompatProfile(tag="openrouter", replay_reasoning="reasoning", reasoning_details=True)
-GROQ = CompatProfile(tag="groq", output_limit="max_completion_tokens")
+OPENAI = CompatProfile(
+    tag="openai", output_limit="max_completion_tokens", reasoning_fields=(), strict_names=True
+)
+DEEPSEEK = CompatProfile(tag="deepseek", replay_reasoning="reasoning_content", strict_names=True)
+MISTRAL = CompatProfile(
+    tag="mistral", max_id_length=9, id_charset="A-Za-z0-9", name_on_results=True, strict_names=True
+)
+OPENROUTER = CompatProfile(
+    tag="openrouter", replay_reasoning="reasoning", reasoning_details=True, strict_names=True
+)
+GROQ = CompatProfile(tag="groq", output_limit="max_completion_tokens", strict_names=True)
 LLAMA_CPP = CompatProfile(
     tag="local",
     reasoning_fields=("reasoning_content",),

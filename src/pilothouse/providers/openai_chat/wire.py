@@ -35,6 +35,7 @@ from ..content import (
     result_text,
     text_file,
     texts_of,
+    wire_name,
 )
 from ..frames import mapping, objects, raw_text, word
 from .profile import CompatProfile
@@ -94,12 +95,16 @@ def _assistant(message: Message, profile: CompatProfile, rules: WireRules) -> di
             {
                 "id": rules.wire_id(call.call_id),
                 "type": "function",
-                "function": {"name": call.tool, "arguments": argument_text(call)},
+                "function": {"name": _name(call.tool, profile), "arguments": argument_text(call)},
             }
             for call in calls
             if call.tool
         ]
     return out
+
+
+def _name(tool: str, profile: CompatProfile) -> str:
+    return wire_name(tool) if profile.strict_names else clean(tool)
 
 
 def _details(message: Message, profile: CompatProfile) -> list[JSON]:
@@ -123,7 +128,7 @@ def _results(
         call_id = message.call_id or ""
         result: dict[str, JSON] = {"role": "tool", "tool_call_id": rules.wire_id(call_id)}
         if profile.name_on_results and (name := names.get(call_id)):
-            result["name"] = name
+            result["name"] = _name(name, profile)
         found = images_of(message)
         texts = texts_of(message.parts)
         result["content"] = (

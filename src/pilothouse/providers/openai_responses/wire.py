@@ -33,6 +33,7 @@ from ..content import (
     result_text,
     text_file,
     texts_of,
+    wire_name,
 )
 from ..frames import mapping, objects, raw_text, word
 
@@ -81,7 +82,7 @@ def _items(part: Part, tag: str) -> Iterator[dict[str, JSON]]:
                     "type": "function_call",
                     "arguments": argument_text(part),
                     "call_id": RULES.wire_id(part.call_id),
-                    "name": part.tool,
+                    "name": wire_name(part.tool),
                 }
         case Text():
             if not is_empty(part.text):
