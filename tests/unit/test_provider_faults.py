@@ -366,3 +366,66 @@ def test_a_figure_that_no_response_can_have_is_none() -> None:
         usage = {"choices": [], "usage": {"prompt_tokens": told, "completion_tokens": 1}}
         body = framed([(b"", json.dumps(usage).encode()), (b"", b"[DONE]")])
         assert decode("openai-chat", body)["usage"].get("input") == want, told
+
+
+@every_dialect
+@pytest.mark.parametrize("call", [False, True])
+def test_the_dialects_own_sign_is_enough_on_a_socket_that_stays_open(dialect: Dialect, call: bool) -> None:
+    """PV-2 [019]: nobody waits for the connection to close."""
+    body = said(dialect.name, args=['{"a":1}']) if call else said(dialect.name, text=["t"])
+    for chunks in ([body], one_byte_reads(body)):
+        got = decode(dialect.name, chunks, end="held-open")
+        assert got["terminal"] == ("tool_calls" if call else "complete")
+
+
+@every_dialect
+def test_a_connection_that_breaks_inside_a_call_runs_nothing(dialect: Dialect) -> None:
+    """PV-2 [060]: wherever it breaks before the sign, the end is unknown and its cause is kept."""
+    body = said(dialect.name, args=['{"path":', '"/a"', "}"])
+    ended = 0
+    for at in range(len(body)):
+        got = decode(dialect.name, [body[:at]], end="reset")
+        assert got["terminal"] in ("unknown", "tool_calls"), at
+        if got["terminal"] == "unknown":
+            assert got["cause"] == "reset"
+        else:
+            ended += 1
+            assert got["tool_calls"][0]["args"] == {"path": "/a"}
+    assert ended < len(body) / 2
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("final", [True, False])
+@pytest.mark.parametrize(
+    ("call_ids", "item_ids", "places"),
+    [
+        (["c", "c"], ["i1", "i2"], [0, 1]), (["c", "c"], ["i", "i"], [0, 1]), (["c", "c"], [None, None], [0, 1]),
+        (["c1", "c2"], ["i", "i"], [0, 1]), (["c1", "c2"], ["i1", "i2"], [0, 0]), (["c1", "c2"], [None, None], [0, 1]),
+        (["", ""], [None, None], [0, 1]), (["", ""], ["i1", "i2"], [3, 7]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_two_calls_stay_two_in_responses(call_ids, item_ids, places, final: bool, done: bool) -> None:
+    """PV-5 [005] [014] [080] [085] [086]: ids and places that are used twice or missing, with or without last words."""
+    frames: list[Any] = []
+    output = []
+    for number, (call_id, item_id, place) in enumerate(zip(call_ids, item_ids, places, strict=True)):
+        item = {
+            "type": "function_call",
+            "call_id": call_id,
+            "name": "f",
+            **({"id": item_id} if item_id else {}),
+        }
+        whole = {**item, "arguments": f'{{"n":{number}}}'}
+        where = {"output_index": place, "item_id": item_id}
+        frames.append({"type": "response.output_item.added", "item": {**item, "arguments": ""}, **where})
+        frames.append(
+            {"type": "response.function_call_arguments.delta", "delta": whole["arguments"], **where}
+        )
+        if done:
+            frames.append({"type": "response.output_item.done", "item": whole, **where})
+        output.append(whole)
+    frames.append({"type": "response.completed", "response": {"id": "r", "output": output if final else []}})
+    got = decode("openai-responses", framed([(b"", json.dumps(frame).encode()) for frame in frames]))
+    assert [call["args"] for call in got["tool_calls"]] == [{"n": 0}, {"n": 1}]
+    assert len({call["id"] for call in got["tool_calls"]}) == 2

@@ -59,6 +59,7 @@ class _Item:
         "announced",
         "call_id",
         "ended",
+        "item_id",
         "kind",
         "name",
         "number",
@@ -72,6 +73,7 @@ class _Item:
         self.number = number
         self.kind: _Kind = kind
         self.place = place  # in the output
+        self.item_id = ""
         self.name = ""
         self.wire_call_id = ""
         self.call_id = ""  # unique in the response
@@ -122,7 +124,7 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
 
     def _on_added(self, event: _Event, out: list[ProviderEvent]) -> None:
         item = mapping(event.item)
-        entry = self._item_for(item, _place(event), out)
+        entry = self._item_for(item, _place(event), out, begins=True)
         if entry.kind == "function_call":
             self._know_call(entry, item, out)
 
@@ -204,20 +206,20 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
 
     # Items
 
-    def _item_for(self, item: dict[str, JSON], place: int | None, out: list[ProviderEvent]) -> _Item:
-        """The entry of an item: by its call id, its own id, its place; else a new one."""
+    def _item_for(
+        self, item: dict[str, JSON], place: int | None, out: list[ProviderEvent], *, begins: bool = False
+    ) -> _Item:
+        """The entry of an item: by its call id, its own id, its place; else a new one. `begins`: it was just added."""
         kind = _kind_of(item)
         call_id, item_id = word(item.get("call_id")), word(item.get("id"))
-        entry = None
+        found = (
+            self._by_id.get(item_id) if item_id else None,
+            self._by_place.get(place) if place is not None else None,
+        )
+        candidates = [one for one in found if one is not None and one.kind == kind]
+        entry = next(iter(candidates), None)
         if kind == "function_call" and call_id:
-            entry = next(
-                (one for one in self._items if one.kind == kind and one.wire_call_id == call_id), None
-            )
-        if entry is None:
-            by_id = self._by_id.get(item_id) if item_id else None
-            by_place = self._by_place.get(place) if place is not None else None
-            candidates = [one for one in (by_id, by_place) if one is not None and one.kind == kind]
-            entry = next(iter(candidates), None)
+            entry = self._call_for(call_id, candidates, place if begins else None)
         if entry is None:
             entry = self._open(kind, place)
             if kind == "reasoning":  # keeps its place before what follows it
@@ -225,10 +227,31 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
             elif kind == "other":
                 out.append(Notice("unread_item", word(item.get("type"))))
         if item_id:
+            entry.item_id = entry.item_id or item_id
             self._by_id[item_id] = entry
         if place is not None:
             self._by_place[place] = entry
         return entry
+
+    def _call_for(self, call_id: str, candidates: list[_Item], begins: int | None) -> _Item | None:
+        """A call is its call id; but one that begins at another place under a used id, or here under another, is another.
+
+        `begins` is the place of an item that was just added.
+        """
+        same = [one for one in self._items if one.kind == "function_call" and one.wire_call_id == call_id]
+        fitting = [one for one in candidates if one.wire_call_id in ("", call_id)]
+        if (
+            len({one.item_id for one in fitting}) == 1
+        ):  # the id is no help: the place, which comes last, decides
+            fitting.reverse()
+        near = next(iter(fitting), None)
+        if begins is not None:
+            return next(
+                (one for one in (near, *same) if one is not None and one.place in (None, begins)), None
+            )
+        return (
+            near or next((one for one in same if not one.ended), None) or next(iter(same + candidates), None)
+        )
 
     def _route(self, event: _Event, kind: _Kind) -> _Item:
         """The entry that a piece belongs to."""
