@@ -468,11 +468,10 @@ class Sender:
         """The one way in which a live send is stopped (AC-83): state first, then the run; the caller tells."""
         self.stage.stopped(reply)
         reply.signal.set(reason)
-        if reply.committed and not self.setup.runs.cancel_nowait(reply.id, reason):
-            if self.setup.runs.at_rest(
-                reply.id
-            ):  # nobody drives it: it is taken up again in order to be ended
-                self.spawn(self._cancel(reply, reason))
+        runs = self.setup.runs
+        if reply.committed and not runs.cancel_nowait(reply.id, reason) and runs.at_rest(reply.id):
+            # Nobody drives it: it is taken up again in order to be ended.
+            self.spawn(self._cancel(reply, reason))
         reply.end(Cancelled(reason), None)
         if not reply.committed:
             self._forget(reply)
