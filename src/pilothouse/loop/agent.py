@@ -20,12 +20,13 @@ from ..messages import Message, Model, Price, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
 from .bench import Bench
 from .config import LoopConfig
+from .handoff import Handoff, Handoffs
 from .output import Output, output_by, output_of
 from .plan import Plan, Providers
 from .port import MemoryPort
 from .resume import Log
 from .spill import reader
-from .tools import ToolLike, ToolSet, tool_source
+from .tools import Tool, ToolLike, ToolSet, tool_source
 from .turn import Step, Turns
 from .work import Work
 
@@ -81,6 +82,7 @@ class AgentLoop:
         system_prompt: given with every request.
         tools: what the model may call: tools or plain functions, or a callable that gives them for each turn.
         config: how the loop works.
+        handoffs: agents that a conversation can be handed to.
         output_type: a type that pydantic knows; the final answer is validated JSON of it.
         deps: what tools get as `ToolContext.deps`.
         clock: measures time; tests move one of their own.
@@ -97,6 +99,7 @@ class AgentLoop:
         system_prompt: str | None = None,
         tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]] = (),
         config: LoopConfig | None = None,
+        handoffs: Sequence[Handoff] = (),
         output_type: type[Any] | None = None,
         deps: object = None,
         clock: Clock | None = None,
@@ -111,7 +114,9 @@ class AgentLoop:
             raise ConfigError(f"limits.cost: model {self.config.model.id} has no prices")
         self._system_prompt = system_prompt
         self._clock: Clock = clock or SystemClock()
-        self._tools = tool_source(tools)
+        self._handoffs = Handoffs(handoffs)
+        doors = self._handoffs.doors()
+        self._tools = tool_source(tools if not doors else _with_doors(tools, doors))
         self._bench = Bench(deps)
         self._plan: Plan | None = None  # of a run without options
         self.config_digest: Final = digest_of(
@@ -133,6 +138,11 @@ class AgentLoop:
     async def aclose(self) -> None:
         """Ends what the loop itself has started; a given provider stays open. Idempotent."""
         await self._bench.close()
+
+    @property
+    def clock(self) -> Clock:
+        """What measures time."""
+        return self._clock
 
     @property
     def abandoned(self) -> int:
@@ -159,13 +169,13 @@ class AgentLoop:
         Raises:
             StartRefused: the run's options cannot work; nothing was recorded.
         """
-        await Turns(self._work(start, port), self._bench).drive(Step.OPEN)
+        await Turns(self._work(start, port), self._bench, self._handoffs).drive(Step.OPEN)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts alone: what is known is not done again (LP-49)."""
         work = self._work(start, port)
-        step, answer = await Log(work).read()
-        await Turns(work, self._bench).drive(step, answer)
+        step, answer = await Log(work, self._handoffs).read()
+        await Turns(work, self._bench, self._handoffs).drive(step, answer)
 
     def _work(self, start: Start, port: RunPort) -> Work:
         self._bench.attach()
@@ -209,6 +219,12 @@ class AgentLoop:
         except StartRefused as refusal:
             raise UsageError(str(refusal)) from refusal
         return _result(port, spec, self.config.model, self._output)
+
+
+def _with_doors(
+    tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]], doors: Sequence[Tool]
+) -> Sequence[ToolLike] | Callable[[], Sequence[ToolLike]]:
+    return (lambda: [*tools(), *doors]) if callable(tools) else [*tools, *doors]
 
 
 def _with_reader(work: Work, tools: ToolSet) -> ToolSet:

@@ -6,13 +6,13 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any, Final, Generic, TypeVar, final, overload
+from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 
 from ..cancel import Token
 from ..contracts import CancelToken
 from ..errors import UsageError
 from ..events import CallProgress
-from ..messages import JSON
+from ..messages import JSON, Usage
 from .answers import Backgrounded
 
 D = TypeVar("D")
@@ -22,6 +22,18 @@ PROGRESS_TEXT: Final = 512
 """Characters of a progress text that are told."""
 PROGRESS_DETAILS: Final = 16
 """Details of a progress that are told; with more the last ones."""
+
+
+class Budget(Protocol):
+    """What a call may know and use of the run's limits."""
+
+    def charge(self, usage: Usage) -> None:
+        """Counts tokens that were used elsewhere."""
+        ...
+
+    def tokens_left(self) -> int | None:
+        """Tokens that are left, None without a limit."""
+        ...
 
 
 @final
@@ -52,6 +64,7 @@ class ToolContext(Generic[D]):
         progress: Progress,
         ask: Callable[[str, type[Any] | None], Awaitable[Any]] | None = None,
         detach: Callable[[Coroutine[Any, Any, Any], str], str] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
@@ -67,6 +80,7 @@ class ToolContext(Generic[D]):
         self._said = progress
         self._ask = ask
         self._detach = detach
+        self._budget = budget
 
     @property
     def cancelled(self) -> CancelToken:
@@ -122,6 +136,15 @@ class ToolContext(Generic[D]):
             work.close()
             raise UsageError("cannot hand work over: this call has no loop")
         return Backgrounded(self._detach(work, name), name, log)
+
+    def charge(self, usage: Usage) -> None:
+        """Counts tokens that the call used elsewhere against the run's limits; from the event loop."""
+        if self._budget is not None:
+            self._budget.charge(usage)
+
+    def tokens_left(self) -> int | None:
+        """Tokens that the run may still use, None without a limit."""
+        return None if self._budget is None else self._budget.tokens_left()
 
     def elapsed(self) -> float:
         """Seconds since the call was entered."""

@@ -314,6 +314,7 @@ class Phase:
             progress=Progress(ready.call.call_id, work.port.tell),
             ask=self._asks.asker(ready) if ready.effect == "human" else None,
             detach=self._bench.detach,
+            budget=work.spending,
         )
         if self._watch.fired:
             context.yield_token.set("steering")

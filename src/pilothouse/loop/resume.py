@@ -27,6 +27,8 @@ from ..responses import StreamEnd
 from .asking import Answer
 from .between import NEXT_NOTE, apply_note
 from .guards import Guards
+from .handoff import NOTE as HANDOFF_NOTE
+from .handoff import Handoffs
 from .turn import Step
 from .work import Work
 
@@ -42,8 +44,9 @@ class Entry(NamedTuple):
 class Log:
     """Reads the facts of a run into its work."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, handoffs: Handoffs) -> None:
         self._work = work
+        self._handoffs = handoffs
         self._turn_open = False
         self._requested: ModelRequested | None = None
         self._answer: Message | None = None  # of the turn that is open, or was last
@@ -58,6 +61,8 @@ class Log:
             if read is not None:
                 read(self, record.fact)
         self._put_results()
+        if self._work.tool_set is not None:
+            self._work.tools = self._work.tool_set
         calls = self._work.port.state.calls.values()
         self._work.past_calls = {call.call_id: call for call in calls if isinstance(call, CallState)}
         return self._entry()
@@ -129,6 +134,8 @@ class Log:
             self._work.batches[fact.data["kind"]] += 1
         elif fact.name == "loop/pairing":
             self._work.pairing_noted = True
+        elif fact.name == HANDOFF_NOTE:
+            self._handoffs.take_over(fact.data["to"], self._work, note=False)
         elif fact.name == NEXT_NOTE:
             apply_note(self._work, fact.data)
 

@@ -45,6 +45,15 @@ class Spending:
         elif model.prices is not None:
             self.cost += cost_of(model.prices, given, taken, usage)
 
+    def charge(self, usage: Usage) -> None:
+        """Counts tokens that a call used elsewhere, a sub-agent for example."""
+        self.input += usage.input or 0
+        self.output += usage.output or 0
+
+    def tokens_left(self) -> int | None:
+        """Tokens that are left of `total_tokens`, None without that limit."""
+        return _left(self._limits.total_tokens, self.input + self.output)
+
     def permit(self, model: Model, wanted: int | None, estimate: int) -> Permit:
         """Whether a request of that size may be sent, and with which output budget."""
         if not self._bounded:

@@ -31,6 +31,7 @@ from .asking import Answer, Asking, is_empty
 from .bench import Bench
 from .between import Between
 from .book import Detached, Stopped
+from .handoff import Handoffs
 from .output import NAME, NotOutput, repair_text
 from .phase import Phase
 from .queues import Item, Kind, Queues
@@ -73,8 +74,9 @@ class Course(NamedTuple):
 class Turns:
     """Drives one run."""
 
-    def __init__(self, work: Work, bench: Bench) -> None:
+    def __init__(self, work: Work, bench: Bench, handoffs: Handoffs) -> None:
         self._work = work
+        self._handoffs = handoffs
         self._bench = bench
         self._requests = Requests(work)
         self._queues = Queues(work)
@@ -163,6 +165,11 @@ class Turns:
         return Step.CLOSE
 
     async def _close(self) -> Step:
+        message = None if self._answer is None else self._answer.message
+        if self._handoffs and message is not None:
+            to = self._handoffs.wanted(message, self._work)
+            if to is not None:
+                self._handoffs.take_over(to, self._work)
         self._note_turn_ended()
         return Step.NEXT
 

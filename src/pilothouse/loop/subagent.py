@@ -1,0 +1,199 @@
+"""Agents as tools of another agent: a call is a run of its own, with its parent on record.
+
+The run's id is made of the parent's and the call's, so a call that is entered again after a crash finds the run that it
+had begun. A stop of the parent stops it, its words are told as progress of the call, and what it uses counts against the
+parent's limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ..core.calls import UNKNOWN_TEXT
+from ..errors import OutcomeUnknown, ToolError, ToolStopped
+from ..events import (
+    Cancelled,
+    Completed,
+    DeltaBody,
+    Failed,
+    Incomplete,
+    MessageAdded,
+    Outcome,
+    OutputAdded,
+    TextTold,
+    Truncated,
+    Unknown,
+)
+from ..messages import JSON, Message, Part, Text, Usage
+from ..records import Origin, Record, RunSpec, Start
+from .agent import AgentLoop
+from .answers import ToolResult
+from .context import ToolContext
+from .port import MemoryPort
+from .tools import Tool, tool
+
+if TYPE_CHECKING:
+    from ..runs.controller import RunController
+
+TAIL: Final = 300
+"""Characters of its latest words that a sub-agent's progress shows."""
+
+
+def agent_tool(
+    agent: AgentLoop | RunController,
+    *,
+    name: str,
+    description: str,
+    limits: Mapping[str, JSON] | None = None,
+    share: float | None = None,
+    options: Mapping[str, JSON] | None = None,
+    **tool_options: Any,
+) -> Tool:
+    """Makes a tool of an agent.
+
+    Args:
+        agent: a loop, whose runs are kept in memory, or a run controller, whose runs are durable.
+        name: what the model calls it.
+        description: what the model is told of it.
+        limits: of each of its runs (fields of `Limits`).
+        share: the part of the parent's remaining tokens that one run may use at most.
+        options: of each of its runs.
+        tool_options: as of `tool`. Durable runs make the call repeatable: `effect` is `idempotent` by default.
+    """
+    in_memory = isinstance(agent, AgentLoop)
+    defaults: dict[str, Any] = {
+        "effect": "non_idempotent" if in_memory else "idempotent",
+        "timeout": None,
+        "supervised": False,
+    }
+
+    @tool(name=name, description=description, **{**defaults, **tool_options})
+    async def delegate(task: str, ctx: ToolContext[Any]) -> ToolResult:
+        """Delegates.
+
+        Args:
+            task: Everything that the agent must know: it sees nothing of this conversation.
+            ctx: Given by the loop.
+        """
+        spec = _spec(task, ctx, limits, share, options)
+        if isinstance(agent, AgentLoop):
+            records, outcome = await _in_memory(agent, spec, ctx)
+        else:
+            records, outcome = await _durable(agent, spec, ctx)
+        return _result(name, records, outcome)
+
+    return delegate
+
+
+def _spec(
+    task: str,
+    ctx: ToolContext[Any],
+    limits: Mapping[str, JSON] | None,
+    share: float | None,
+    options: Mapping[str, JSON] | None,
+) -> RunSpec:
+    run_id = f"{ctx.run_id}.{ctx.call_id}"
+    slices = dict(limits or {})
+    left = ctx.tokens_left()
+    if share is not None and left is not None:
+        part = max(0, int(left * share))
+        slices["total_tokens"] = min(part, slices.get("total_tokens", part))
+    given: dict[str, JSON] = dict(options or {})
+    if slices:
+        given["loop.limits"] = slices
+    message = Message(f"{run_id}-task", "user", (Text(task),))
+    return RunSpec(run_id, run_id, (message,), options=given, origin=Origin(ctx.run_id, ctx.call_id))
+
+
+class _Voice:
+    """What a sub-agent says, as progress of the call."""
+
+    def __init__(self, ctx: ToolContext[Any]) -> None:
+        self._ctx = ctx
+        self._message_id = ""
+        self._text = ""
+
+    def hear(self, body: DeltaBody) -> None:
+        if isinstance(body, TextTold):
+            if body.message_id != self._message_id:
+                self._message_id, self._text = body.message_id, ""
+            self._text = (self._text + body.text)[-TAIL:]
+            self._ctx.progress(self._text)
+
+
+async def _in_memory(loop: AgentLoop, spec: RunSpec, ctx: ToolContext[Any]) -> tuple[list[Record], Outcome]:
+    start = Start(spec, (), "", "memory", "", 1, "")
+    port = MemoryPort(start, loop.clock, told=_Voice(ctx).hear)
+    port.attended = False
+    running = asyncio.ensure_future(loop.run(start, port))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if port.state.outcome is None:
+            port.cancel(ctx.cancelled.reason or "parent", "parent")
+        with suppress(Exception):
+            await running
+        _charge(ctx, port.state.usage)
+        raise
+    _charge(ctx, port.state.usage)
+    return port.records, port.state.outcome or Unknown("eof")
+
+
+async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) -> tuple[list[Record], Outcome]:
+    run = await runs.start(spec, until="accepted")
+    if run.reopened and (await run.inspect()).status == "unknown":
+        await run.recover()
+    listening = asyncio.ensure_future(_listen(run, _Voice(ctx)))
+    try:
+        result = await run.wait()
+    except asyncio.CancelledError:
+        await asyncio.shield(runs.cancel(spec.run_id, ctx.cancelled.reason or "parent", source="parent"))
+        result = await run.wait()
+        _charge(ctx, result.view.usage)
+        raise
+    finally:
+        listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await listening
+    _charge(ctx, result.view.usage)
+    return await run.events(), result.outcome
+
+
+async def _listen(run: Any, voice: _Voice) -> None:
+    async with run.stream() as items:
+        async for item in items:
+            if (body := getattr(item, "body", None)) is not None and not isinstance(item, Record):
+                voice.hear(body)
+
+
+def _charge(ctx: ToolContext[Any], usage: Usage | None) -> None:
+    if usage is not None:
+        ctx.charge(usage)
+
+
+def _result(name: str, records: list[Record], outcome: Outcome) -> ToolResult:
+    """What the calling model is told of a run; how it ended stays apart from what it said."""
+    said = ""
+    structured: JSON = None
+    for record in records:
+        fact = record.fact
+        if isinstance(fact, MessageAdded) and fact.message.role == "assistant":
+            said = fact.message.text or said
+        elif isinstance(fact, OutputAdded):
+            structured = fact.content
+    parts: tuple[Part, ...] = (Text(said),) if said else ()
+    match outcome:
+        case Completed() | Truncated():
+            return ToolResult(parts, structured)
+        case Incomplete():
+            why = f"{name} did not finish: {outcome.limit or outcome.reason}."
+            return ToolResult((*parts, Text(why)), structured, is_error=True)
+        case Cancelled():
+            raise ToolStopped(f"{name} was stopped: {outcome.reason}")
+        case Failed():
+            raise ToolError(f"{name} failed: {outcome.kind}")
+        case Unknown():
+            raise OutcomeUnknown(f"{name}: {UNKNOWN_TEXT}")
