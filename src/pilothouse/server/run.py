@@ -118,7 +118,7 @@ async def serve_forever(
     if app.is_loopback_only and not is_loopback(host):
         if not insecure:
             raise ConfigError(
-                f"{host} is open to other machines: give the server an authenticator (auth=), or --insecure"
+                f"{host} is open to other machines: give the server an authenticator (auth=), or say insecure=True"
             )
         logger.warning("serving %s without any authenticator: only this machine will be answered", host)
     listening = listen(host, port)
