@@ -226,3 +226,56 @@ def test_a_message_proposes_its_calls_in_order() -> None:
         ("a", 0, 3),
         ("b", 1, 3),
     ]
+
+
+def test_an_approval_that_named_no_operation_starts_nothing_of_ours() -> None:
+    """EF-4: the allow has the digest of the operation; what a foreign agent tells of is only observed."""
+    asked = RequestOpened(Request("r1", "approval", call_id="c1"))
+    call = drive(proposed(), asked, RequestResolved("r1", Allow()))
+    assert "named no operation" in judge(call, started_fact(approved_by="r1"))
+    assert judge(call, started_fact(approved_by="r1", mediated=False)) == ""
+    assert "first attempt" in judge(call, started_fact(approved_by="r1", mediated=False, attempt=2))
+
+
+def test_what_was_allowed_may_still_be_run_somewhere_else() -> None:
+    """An approval comes before an external result; nothing else is asked of a call that waits."""
+    allowed = drive(STATES["awaiting"], RequestResolved("r1", Allow()))
+    elsewhere = drive(allowed, ask("external", "r2"))
+    assert (elsewhere.state, elsewhere.request_id, elsewhere.request_open) == ("awaiting", "r2", True)
+    done = drive(elsewhere, RequestResolved("r2", ExternalResult((Text("ok"),))))
+    assert drive(done, ended("succeeded")).outcome == "succeeded"
+    for call, fact in ((STATES["awaiting"], ask("external", "r2")), (allowed, ask("approval", "r2"))):
+        assert "approval is not given" in judge(call, fact)
+
+
+def test_a_call_takes_the_answer_of_its_own_request() -> None:
+    """RC-25: of that request, once, and of its kind; the end of another one changes nothing."""
+    waiting = STATES["awaiting"]
+    assert "not what it waits for" in judge(waiting, RequestResolved("r2", Allow()))
+    answered = drive(waiting, RequestResolved("r1", Allow()))
+    assert "not what it waits for" in judge(answered, RequestResolved("r1", Allow()))
+    assert "does not answer" in judge(waiting, RequestResolved("r1", InputAnswer(1)))
+    assert "does not answer" in judge(drive(proposed(), ask("external")), RequestResolved("r1", Allow()))
+    assert drive(waiting, RequestClosed("r2", "expired")) == waiting
+    assert not drive(waiting, RequestClosed("r1", "expired")).request_open
+
+
+def test_a_first_attempt_has_number_one_and_the_tool_that_was_proposed() -> None:
+    """§3.14: spaces around a name that a model gave are forgiven."""
+    assert "number 1" in judge(proposed(), started_fact(attempt=2))
+    assert "was proposed for tide" in judge(proposed(), started_fact(tool="other"))
+    spaced = propose(ToolCall("c1", " tide ", ARGS))
+    assert judge(spaced, started_fact()) == ""
+
+
+@pytest.mark.parametrize(
+    ("effect", "status", "outcome"),
+    [("read", "cancelled", "cancelled"), ("idempotent", "timed_out", "failed"), ("human", "timed_out", "failed"),
+     ("non_idempotent", "cancelled", "unknown"), ("non_idempotent", "timed_out", "unknown")],
+)  # fmt: skip
+def test_an_unconfirmed_end_is_known_only_where_a_repeat_would_not_matter(
+    effect: str, status: str, outcome: str
+) -> None:
+    """EF, LP-44: what was seen of a call that was stopped."""
+    call = drive(proposed(), started_fact(effect=effect), CallObserved("c1", 1, status))
+    assert settle(call, "run_ended").outcome == outcome

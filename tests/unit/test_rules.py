@@ -668,3 +668,15 @@ def test_the_diagram_names_every_phase_and_every_move() -> None:
         if cell not in ("=", "R", "V", ".", "?")
     }
     assert moves == {"running", "waiting", "stopping", "unknown", "terminal", "before"}
+
+
+def test_a_stop_that_no_command_caused_applies_none() -> None:
+    """RC-39: a deadline's stop, or one that names something else."""
+    for causation in (None, "deadline"):
+        made = desk(
+            told(RunStarted()),
+            received("first", Cancel("enough")),
+            written(StopRequested("d", "deadline"), causation),
+        )
+        assert made.state.commands["first"].state == "received"
+        assert made.state.state == "stopping"

@@ -187,7 +187,9 @@ def _may_start_allowed(call: CallState, fact: CallStarted) -> str:
     if fact.approved_by != call.request_id:
         return f"it was allowed by {call.request_id}, not by {fact.approved_by}"
     assert isinstance(call.resolution, Allow)
-    if call.resolution.arguments is None and call.operation_digest is not None:
+    if call.operation_digest is None:
+        return f"request {call.request_id} named no operation" if fact.mediated else _may_start(call, fact)
+    if call.resolution.arguments is None:
         # An edit is validated, and so perhaps completed, before it runs: its digest is that of the start.
         given = operation_digest(fact.tool, fact.arguments_digest, fact.effect)
         if given != call.operation_digest:

@@ -203,10 +203,8 @@ def _event_id_fault(event_id: str, lane: Lane) -> str:
     return "host: is reserved" if lane == RUNTIME and event_id.startswith(HOST_PREFIX) else ""
 
 
-def _cause(state: RunState, causation: str | None, *, effect: str) -> _Problem:
+def _cause(state: RunState, causation: str, *, effect: str) -> _Problem:
     """A cause must be a received command that has had no effect and was not rejected (RC-22)."""
-    if causation is None:
-        return None
     command = state.commands.get(causation)
     if command is None:
         return Violation("unknown_cause", f"{effect} names command {causation}, which was not received")
@@ -358,8 +356,8 @@ def _request_resolved(state: RunState, fact: RequestResolved, causation: str | N
         return Violation("request_not_pending", f"request {fact.request_id} is not open")
     if not answers(request, fact.resolution):
         return Violation("answer_mismatch", f"{request.kind} request {request.id} resolved by another kind")
-    command = state.commands.get(causation or "")
-    if command is None or not isinstance(command.command.body, Answer):
+    command = None if causation is None else state.commands.get(causation)
+    if causation is None or command is None or not isinstance(command.command.body, Answer):
         return Violation("unknown_cause", f"request {request.id} resolved without an answer")
     if command.command.body.request_id != request.id:
         return Violation("wrong_cause", f"the answer {causation} is for another request")

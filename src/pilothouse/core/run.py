@@ -346,8 +346,7 @@ def _put_in_place(state: RunState, old: str, new: Command) -> None:
 
 def _fold_stop(state: RunState, fact: StopRequested, record: Record) -> None:
     state.stop, state.stop_seq = fact, record.seq
-    if record.causation is not None:
-        _applied(state, record.causation, record.seq)
+    _applied(state, record.causation, record.seq)
     state.settle_phase()
 
 
@@ -381,14 +380,13 @@ def _fold_message(state: RunState, fact: MessageAdded, record: Record) -> None:
         state.queued.pop(record.causation, None)
 
 
-def _applied(state: RunState, command_id: str, seq: int) -> None:
-    if (command := state.commands.get(command_id)) is not None:
-        state.commands[command_id] = replace(command, applied_seq=seq)
+def _applied(state: RunState, cause: str | None, seq: int) -> None:
+    if cause is not None and (command := state.commands.get(cause)) is not None:
+        state.commands[cause] = replace(command, applied_seq=seq)
 
 
 def _returned(state: RunState, command_id: str) -> None:
-    if (command := state.commands.get(command_id)) is not None:
-        state.commands[command_id] = replace(command, returned=True)
+    state.commands[command_id] = replace(state.commands[command_id], returned=True)
 
 
 def _fold_output(state: RunState, fact: OutputAdded, _record: Record) -> None:
@@ -424,8 +422,7 @@ def _fold_resolved(state: RunState, fact: RequestResolved, record: Record) -> No
     request = state.requests.pop(fact.request_id)
     state.names.add("request", fact.request_id)
     _fold_call_of_request(state, request.call_id, fact)
-    if record.causation is not None:
-        _applied(state, record.causation, record.seq)
+    _applied(state, record.causation, record.seq)
     state.settle_phase()
 
 
