@@ -10,6 +10,7 @@ import pytest
 
 from oracles.alphabet import HOST, RUNTIME
 from oracles.traces import RUN_ID, Bench, check_many, draw, snapshot
+from pilothouse.commands import Cancel, Command, FollowUp, Replace, Steer, Withdraw
 from pilothouse.core.view import view, view_digest
 from pilothouse.errors import ProtocolViolation, RecordRefused
 from pilothouse.events import (
@@ -18,6 +19,7 @@ from pilothouse.events import (
     CallProgress,
     Completed,
     Extension,
+    InputReturned,
     MessageAdded,
     Noted,
     OutputAdded,
@@ -270,3 +272,54 @@ async def test_the_same_over_a_file(tmp_path: Path) -> None:
         assert await bench.live.writer.write((Draft(RunStarted()), RUNTIME)) == 2
         with pytest.raises(RecordRefused):
             await bench.live.writer.write((Draft(PartialSaved("m", "text", 0, 0, "x")), HOST))
+
+
+# Commands whose meaning is in the fold
+
+
+async def test_a_second_cancel_is_applied_to_the_first_stop() -> None:
+    """RC-39: accepted, no second stop, applied where the first one was; also after a stop by the deadline."""
+    for by_deadline in (False, True):
+        async with Bench() as bench:
+            await bench.port.record(RunStarted())
+            if by_deadline:
+                await bench.live._deadline()
+            else:
+                assert (await bench.controller.cancel(RUN_ID, "enough")).state == "applied"
+            ack = await bench.controller.command(Command("again", RUN_ID, Cancel("now!")))
+            assert (ack.state, ack.applied_seq) == ("applied", bench.state.stop_seq)
+            assert await bench.controller.command_ack(RUN_ID, "again") == ack
+            stops = [record.seq for record in await bench.facts() if isinstance(record.fact, StopRequested)]
+            assert stops == [bench.state.stop_seq]
+
+
+async def test_a_replaced_input_keeps_place_and_kind_and_the_old_one_goes_back() -> None:
+    """RC-37, RC-43: by a fact, so that readers need not infer it."""
+    async with Bench() as bench:
+        await bench.port.record(RunStarted())
+        for name, kind in (("a", Steer), ("b", FollowUp), ("c", FollowUp)):
+            await bench.controller.command(Command(name, RUN_ID, kind(Message(f"m-{name}", "user"))))
+        ack = await bench.controller.command(Command("new", RUN_ID, Replace("b", Message("m-new", "user"))))
+        assert ack.state == "accepted"
+        await bench.controller.command(Command("newer", RUN_ID, Replace("new", Message("m-newer", "user"))))
+        assert (await bench.controller.command_ack(RUN_ID, "b")).state == "returned"
+        assert (await bench.controller.command_ack(RUN_ID, "new")).state == "returned"
+        returned = [record.fact for record in await bench.facts() if isinstance(record.fact, InputReturned)]
+        assert returned == [InputReturned("b", "replaced"), InputReturned("new", "replaced")]
+        assert (await bench.controller.inspect(RUN_ID)).queued == ("a", "newer", "c")
+        inbox = bench.port.commands
+        assert [inbox.take("follow_up").command.id, inbox.take("follow_up").command.id] == ["newer", "c"]
+        assert inbox.take("steer").command.id == "a"
+        await bench.port.record(Draft(MessageAdded(Message("m-newer", "user")), causation="newer"))
+        assert (await bench.controller.command_ack(RUN_ID, "newer")).state == "applied"
+
+
+async def test_a_withdrawal_is_applied_by_what_it_returned() -> None:
+    """RC-37: `applied_seq` is its effect."""
+    async with Bench() as bench:
+        await bench.port.record(RunStarted())
+        await bench.controller.command(Command("a", RUN_ID, Steer(Message("m-a", "user"))))
+        ack = await bench.controller.command(Command("b", RUN_ID, Withdraw("a")))
+        (returned,) = [record.seq for record in await bench.facts() if isinstance(record.fact, InputReturned)]
+        assert (ack.state, ack.applied_seq) == ("applied", returned)
+        assert bench.port.commands.peek() is None

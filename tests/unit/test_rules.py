@@ -346,6 +346,16 @@ def test_a_message_id_is_new_in_the_run_whatever_its_event_id() -> None:
     assert isinstance(judge(made.state, again, RUNTIME), Violation)
 
 
+def test_no_message_of_a_run_has_the_id_of_one_that_it_was_given() -> None:
+    """RC-23: what the user said is in the history already, and stays what it was."""
+    made = desk(told(RunStarted()))
+    made.state.terms = Terms(given=frozenset({"m1"}))
+    assert isinstance(judge(made.state, Draft(MessageAdded(user("m1"))), RUNTIME), Violation)
+    assert judge(made.state, Draft(MessageAdded(user("m2"))), RUNTIME) is LEGAL
+    delivered = Draft(RunEnded(Completed(), Delivery(("m1",))))
+    assert isinstance(judge(made.state, delivered, RUNTIME), Violation)
+
+
 def test_an_output_is_added_once() -> None:
     """RC-13, RC-26."""
     made = desk(told(RunStarted()), told(OutputAdded("o1", "report")))

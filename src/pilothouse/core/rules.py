@@ -240,7 +240,7 @@ def _command_answered(state: RunState, fact: CommandAnswered, causation: str | N
 
 def _message_added(state: RunState, fact: MessageAdded, causation: str | None) -> _Problem:
     message = fact.message
-    if state.names.has("message", message.id):
+    if state.names.has("message", message.id) or message.id in state.terms.given:
         return Violation("message_repeated", f"message {message.id} was added already")
     if causation is not None and (problem := _input_consumed(state, causation)):
         return problem

@@ -89,11 +89,13 @@ class Terms(NamedTuple):
         requests: the kinds that its runtime may open (RC-24).
         max_pending: how many of them may be open at once.
         wants_output: a completion must deliver an output, since the spec has a schema for one (RC-26).
+        given: ids of the messages that the run was given; none of its own has one of them (RC-23).
     """
 
     requests: frozenset[RequestKind] = frozenset({"input", "approval", "external"})
     max_pending: int = 64
     wants_output: bool = False
+    given: frozenset[str] = frozenset()
 
 
 class CommandState(Value):

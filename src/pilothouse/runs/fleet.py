@@ -126,7 +126,8 @@ class Fleet:
     def terms(self, spec: RunSpec) -> Terms:
         """What the rules of a run go by, under this runtime's contract."""
         requests = frozenset(self.described.descriptor.requests)
-        return Terms(requests, self.limits.max_pending, spec.output_schema is not None)
+        given = frozenset([message.id for message in spec.input])
+        return Terms(requests, self.limits.max_pending, spec.output_schema is not None, given)
 
     async def read(self, run_id: str, after: int, limit: int) -> list[Record]:
         """A page of facts."""
