@@ -11,12 +11,24 @@ from collections.abc import Callable, Coroutine
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
+from weakref import WeakMethod
 
 from ..contracts import Clock
 
 logger = logging.getLogger("pilothouse.runs")
 
 Action = Callable[[], Coroutine[object, object, object] | None]
+
+
+def weakly(method: Action) -> Action:
+    """The same action, without keeping alive whose method it is: what is gone by then has nothing due."""
+    found = WeakMethod(method)
+
+    def action() -> Coroutine[object, object, object] | None:
+        alive = found()
+        return None if alive is None else alive()
+
+    return action
 
 
 class Agenda:

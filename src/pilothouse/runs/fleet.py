@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from weakref import ref
 
 from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
@@ -246,12 +247,9 @@ class Fleet:
         """What was due while nobody drove the run is done before it is driven: its deadline, expired requests."""
         if live.late:
             await live.write_quietly((Draft(StopRequested("deadline", "deadline")), HOST))
-        now = self.clock.time_ms()
-        for request in list(live.state.requests.values()):
-            if request.expires_at_ms is not None and request.expires_at_ms <= now:
-                await live.expire(request.id)
-            else:
-                live.expect_expiry(request)
+        await live.expire_due()
+        for request in live.state.requests.values():
+            live.expect_expiry(request)
         live.rest()
 
     def _over(self, live: LiveRun) -> None:
@@ -262,7 +260,7 @@ class Fleet:
         if live.released and not live.followers:
             self._evict(live)
         else:
-            self.agenda.after(self.timing.keep_finished, lambda: self._evict(live))
+            self._evict_later(live)
         if len(self.finished) > KEPT_FINISHED:
             self._evict(next(iter(self.finished.values())))
         if self.journal.immediate:
@@ -290,13 +288,22 @@ class Fleet:
     def _zombie(self, _live: LiveRun) -> None:
         self.zombies += 1
 
+    def _evict_later(self, live: LiveRun) -> None:
+        kept = ref(live)  # what was evicted earlier is not held until then
+
+        def evict() -> None:
+            if (found := kept()) is not None:
+                self._evict(found)
+
+        self.agenda.after(self.timing.keep_finished, evict)
+
     def _evict(self, live: LiveRun) -> None:
         self.finished.pop(live.run_id, None)
         if self.threads.get(thread_id := live.registration.spec.thread_id) is live:
             del self.threads[thread_id]
         if self.live.get(live.run_id) is live:
             if live.followers or live.zombie:
-                self.agenda.after(self.timing.keep_finished, lambda: self._evict(live))
+                self._evict_later(live)
             else:
                 del self.live[live.run_id]
 

@@ -36,7 +36,7 @@ from ..events import (
     StartRefused as StartRefusedFact,
 )
 from ..records import Draft, Record, Registration, Start
-from .agenda import Agenda
+from .agenda import Agenda, weakly
 from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
@@ -177,7 +177,7 @@ class LiveRun:
                 return
             size = 200 + len(body.text)  # type: ignore[union-attr]
             if first and self.timing.partial_interval is not None:
-                self.agenda.after(self.timing.partial_interval, self.save_partials)
+                self.agenda.after(self.timing.partial_interval, weakly(self.save_partials))
             elif self.partials.pending_chars >= self.limits.partial_bytes and not self._saving:
                 self._save_now()
         elif kind not in _OTHER:
@@ -325,7 +325,7 @@ class LiveRun:
         self.gate.open()
         self.ring.close()
         if self.task is not None and not self.zombie and not self.released:
-            self.agenda.after(self.timing.stop_grace, self._outlived)
+            self.agenda.after(self.timing.stop_grace, weakly(self._outlived))
         self._on_over(self)
 
     def _lost_port(self, code: str) -> None:
@@ -352,7 +352,7 @@ class LiveRun:
             self._rested_at = self.clock.monotonic()
             if not self._parking:
                 self._parking = True
-                self.agenda.after(self.timing.park_after, self._park)
+                self.agenda.after(self.timing.park_after, weakly(self._park))
 
     def _park(self) -> None:
         self._parking = False
@@ -363,7 +363,7 @@ class LiveRun:
             self.rest()
         elif rested < self.timing.park_after:
             self._parking = True
-            self.agenda.after(self.timing.park_after - rested, self._park)
+            self.agenda.after(self.timing.park_after - rested, weakly(self._park))
         else:
             logger.info("run %s is at rest and let go", self.run_id)
             self.let_go()
@@ -373,7 +373,7 @@ class LiveRun:
         self.release()
         if self.task is not None and not self.task.done():
             self.task.cancel()
-            self.agenda.after(self.timing.kill_grace, self._still_there)
+            self.agenda.after(self.timing.kill_grace, weakly(self._still_there))
 
     def _still_there(self) -> None:
         if self.task is not None and not self.task.done() and not self.zombie:
@@ -384,12 +384,15 @@ class LiveRun:
         """Closes the request at its time, if nobody answered it and the runtime did not close it (RC-25)."""
         if request.expires_at_ms is not None:
             left = (request.expires_at_ms - self.clock.time_ms()) / 1000
-            self.agenda.after(max(left, 0.0), lambda: self.expire(request.id))
+            self.agenda.after(max(left, 0.0), weakly(self.expire_due))
 
-    async def expire(self, request_id: str) -> None:
-        """Closes a request whose time is over."""
-        if not self.over and request_id in self.state.requests:
-            await self.write_quietly((Draft(RequestClosed(request_id, "expired")), HOST))
+    async def expire_due(self) -> None:
+        """Closes the requests whose time is over."""
+        now = self.clock.time_ms()
+        for request in list(self.state.requests.values()):
+            due = request.expires_at_ms is not None and request.expires_at_ms <= now
+            if due and not self.over and request.id in self.state.requests:
+                await self.write_quietly((Draft(RequestClosed(request.id, "expired")), HOST))
 
     async def write_quietly(self, *drafts: Written) -> None:
         """Writes what may have been overtaken by an end, a loss or the runtime itself."""
@@ -414,7 +417,7 @@ class LiveRun:
         )
         if start.spec.deadline_ms is not None:
             left = (start.spec.deadline_ms - self.clock.time_ms()) / 1000
-            self.agenda.after(max(left, 0.0), self._deadline)
+            self.agenda.after(max(left, 0.0), weakly(self._deadline))
 
     async def _drive(self, work: Awaitable[None], failing: LossCause) -> None:
         """Awaits the runtime and records what its leaving means (RC §3.8)."""
@@ -496,19 +499,19 @@ class LiveRun:
             return
         self.gate.open()
         self.scope.fire(reason, source)
-        self.agenda.after(self.timing.stop_grace, self._stop_harder)
+        self.agenda.after(self.timing.stop_grace, weakly(self._stop_harder))
 
     def _outlived(self) -> None:
         """A runtime that goes on after the end of its run is ended (RC §3.8)."""
         if self.task is not None and not self.task.done() and not self.zombie:
             self.task.cancel()
-            self.agenda.after(self.timing.kill_grace, self._still_there)
+            self.agenda.after(self.timing.kill_grace, weakly(self._still_there))
 
     def _stop_harder(self) -> None:
         if self.over or self.task is None or self.task.done():
             return
         self.task.cancel()
-        self.agenda.after(self.timing.kill_grace, self._give_up)
+        self.agenda.after(self.timing.kill_grace, weakly(self._give_up))
 
     async def _give_up(self) -> None:
         if self.over or self.task is None or self.task.done():

@@ -46,7 +46,7 @@ from ..events import (
     ViolationRecorded,
 )
 from ..records import Draft, Head, Record
-from .agenda import Agenda
+from .agenda import Agenda, weakly
 from .inline import inline
 from .port import resolve
 from .timing import RESERVED_FACTS, RunLimits, RunTiming
@@ -317,7 +317,7 @@ class Writer:
         self._began = self._clock.monotonic()
         if not self._watched and not self._journal.immediate:
             self._watched = True
-            self._agenda.after(self._timing.append_alarm, self._watch)
+            self._agenda.after(self._timing.append_alarm, weakly(self._watch))
         try:
             return await self._append_through(made, before, ahead)
         finally:
@@ -337,7 +337,7 @@ class Writer:
             self._stall("no answer")
         else:
             self._watched = True
-            self._agenda.after(self._timing.append_alarm - waited, self._watch)
+            self._agenda.after(self._timing.append_alarm - waited, weakly(self._watch))
 
     def _stall(self, why: object) -> None:
         if not self.stalled:
