@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .clock import StepClock as StepClock
+    from .facts import RunFacts as RunFacts
     from .faults import FaultyJournal as FaultyJournal
     from .journals import DurableJournalConformance as DurableJournalConformance
     from .journals import JournalConformance as JournalConformance
     from .meter import Meter as Meter
     from .providers import ProviderConformance as ProviderConformance
     from .providers import Recording as Recording
+    from .recorded import RecordedRun as RecordedRun
     from .replay import Received as Received
     from .replay import Replay as Replay
     from .replay import ReplayServer as ReplayServer
@@ -32,9 +34,11 @@ _HOMES = {
     "Meter": "meter",
     "ProviderConformance": "providers",
     "Received": "replay",
+    "RecordedRun": "recorded",
     "Recording": "providers",
     "Replay": "replay",
     "ReplayServer": "replay",
+    "RunFacts": "facts",
     "RuntimeConformance": "runtime_suite",
     "SampleRun": "sample_runs",
     "ScriptedProvider": "scripted",

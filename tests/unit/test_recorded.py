@@ -1,0 +1,189 @@
+"""A recorded run as a test, and assertions on what a run recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilothouse.commands import Allow, Deny, InputAnswer
+from pilothouse.errors import ToolError
+from pilothouse.events import CallFinished, CallStarted, Completed, RequestOpened
+from pilothouse.loop.agent import AgentLoop
+from pilothouse.loop.approval import ApprovalPolicy
+from pilothouse.loop.config import Limits, LoopConfig, RetryPolicy
+from pilothouse.loop.context import ToolContext
+from pilothouse.loop.tools import tool
+from pilothouse.messages import Usage
+from pilothouse.records import Record
+from pilothouse.testing import LoopRig, RecordedRun, RunFacts, ScriptedProvider
+from pilothouse.testing.scripted import call, failure, thought
+
+ENTERED: list[str] = []
+
+
+@tool(effect="read")
+async def look(path: str) -> dict[str, str]:
+    """Looks."""
+    ENTERED.append(path)
+    return {"path": path}
+
+
+@tool(approval=True)
+async def write(path: str) -> str:
+    """Writes."""
+    ENTERED.append(path)
+    if path == "locked":
+        raise ToolError("it is locked")
+    return "written"
+
+
+TOOLS = [look, write]
+CONFIG = LoopConfig(retry=RetryPolicy(base=0))
+
+
+def make(provider: Any, wrap: Any, *, tools: Any = TOOLS, **changes: Any) -> AgentLoop:
+    return AgentLoop(provider, tools=[wrap(one) for one in tools], config=CONFIG.copy_with(**changes))
+
+
+async def recorded(**options: Any) -> RecordedRun:
+    """A run with a retry, reasoning, parallel calls, approvals, a failure, steering and a follow-up."""
+    scripts = [
+        failure("overloaded"),
+        [
+            thought("hm"),
+            "I look. ",
+            call("look", {"path": "a"}, call_id="1"),
+            call("write", {"path": "b"}, call_id="2"),
+            Usage(input=5, output=5),
+        ],
+        [
+            call("write", {"path": "locked"}, call_id="3"),
+            call("write", {"path": "c"}, call_id="4"),
+            call("nope", call_id="5"),
+        ],
+        "nearly",
+        "done",
+    ]
+    provider = ScriptedProvider(*scripts)
+
+    def seen(_: int, item: Any) -> None:
+        if isinstance(item, RequestOpened):
+            resolution = Deny("not c") if item.request.data["arguments"]["path"] == "c" else Allow()
+            asyncio.get_running_loop().call_soon(run.answer, item.request.id, resolution)
+        if getattr(item, "text", "") == "nearly":
+            run.steer("hurry up")
+
+    run = LoopRig(AgentLoop(provider, tools=TOOLS, config=CONFIG), on_seen=seen, **options)
+    assert await run.run() == Completed()
+    return RecordedRun(run.start.spec, (), run.records)
+
+
+async def test_a_recorded_run_does_the_same_again_without_calling_anything(tmp_path: Path) -> None:
+    """Issue 5, 8: saved, read back, played again."""
+    recording = await recorded()
+    recording.save(tmp_path / "run.json")
+    again = RecordedRun.load(tmp_path / "run.json")
+    assert [record.fact for record in again.records] == [record.fact for record in recording.records]
+    ENTERED.clear()
+    await again.replay(make)
+    await again.replay(make, strict=True)
+    assert ENTERED == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"approval": ApprovalPolicy(mode="never")}, "request_opened"),
+        ({"limits": Limits(turns=1)}, "limit"),
+        ({"tools": [look]}, "call_finished|request_opened"),
+        ({"steering_mode": "all", "max_steering_turns": 0}, "message_added|turn_started|run_ended"),
+        ({"retry": RetryPolicy(attempts=1)}, "run_ended|turn_ended|model_requested"),
+    ],
+)
+async def test_a_loop_that_would_do_something_else_fails_the_test(change: dict[str, Any], words: str) -> None:
+    recording = await recorded()
+    with pytest.raises(AssertionError, match=words):
+        await recording.replay(lambda provider, wrap: make(provider, wrap, **change), timeout=2)
+
+
+async def test_what_a_model_is_sent_is_compared_if_it_is_to_be() -> None:
+    recording = await recorded()
+
+    def other(provider: Any, wrap: Any) -> AgentLoop:
+        return AgentLoop(
+            provider, tools=[wrap(one) for one in TOOLS], config=CONFIG, system_prompt="Be brief."
+        )
+
+    await recording.replay(other)
+    with pytest.raises(AssertionError, match="request_digest"):
+        await recording.replay(other, strict=True)
+
+
+async def test_runs_that_were_stopped_or_cut_can_be_played_too() -> None:
+    provider = ScriptedProvider(["a", "b"])
+    run = LoopRig(
+        AgentLoop(provider, config=CONFIG),
+        on_seen=lambda _, item: getattr(item, "kind", "") == "model_requested" and run.stop(),
+    )
+    await run.run()
+    await RecordedRun(run.start.spec, (), run.records).replay(make)
+
+
+async def test_human_tools_stay_as_they_are() -> None:
+    @tool(effect="human")
+    async def ask(ctx: ToolContext[Any]) -> str:
+        """Asks."""
+        return str(await ctx.ask("?"))
+
+    def seen(_: int, item: Any) -> None:
+        if isinstance(item, RequestOpened):
+            asyncio.get_running_loop().call_soon(run.answer, item.request.id, InputAnswer("yes"))
+
+    run = LoopRig(AgentLoop(ScriptedProvider([call("ask", call_id="a")], "done"), tools=[ask]), on_seen=seen)
+    await run.run()
+    await RecordedRun(run.start.spec, (), run.records).replay(
+        lambda provider, wrap: make(provider, wrap, tools=[ask])
+    )
+
+
+# Assertions on runs
+
+
+async def test_assertions_say_what_a_run_did() -> None:
+    facts = RunFacts((await recorded()).records)
+    facts.assert_valid()
+    facts.assert_called("look", path="a")
+    facts.assert_called("write", 2)
+    facts.assert_called("write", 0, path="c")
+    assert facts.outcome == Completed()
+    assert facts.result("3").outcome == "failed"
+    assert [message.role for message in facts.messages][:2] == ["assistant", "tool"]
+    with pytest.raises(AssertionError, match="was not called at all"):
+        facts.assert_called("look", path="b")
+    with pytest.raises(AssertionError, match="not called 3 times"):
+        facts.assert_called("write", 3)
+    with pytest.raises(AssertionError, match="no result"):
+        facts.result("x")
+
+
+async def test_a_run_that_breaks_the_rules_is_found_out() -> None:
+    records = (await recorded()).records
+
+    def with_fact(fact: Any) -> RunFacts:
+        return RunFacts([*records, Record("run", 99, 0, "runtime", 1, "x", fact, "", "")])
+
+    with pytest.raises(AssertionError, match="more than one result"):
+        with_fact(CallFinished("1", "succeeded")).assert_valid()
+    with pytest.raises(AssertionError, match="run again"):
+        with_fact(CallStarted("2", 2, "write", "")).assert_valid()
+    without = [
+        record
+        for record in records
+        if getattr(record.fact, "call_id", "") != "1" or record.fact.kind != "call_finished"
+    ]
+    with pytest.raises(AssertionError, match="has its result"):
+        RunFacts(without).assert_valid()
+    assert RunFacts([]).outcome is None
