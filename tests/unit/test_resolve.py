@@ -45,6 +45,19 @@ def test_a_server_is_named_by_its_address() -> None:
     assert provider("ollama:llama3.2").base_url == "http://127.0.0.1:11434/v1"
 
 
+async def test_the_local_model_and_any_model_of_pydantic_ai_have_names_too() -> None:
+    """Nothing is fetched or started before the first request."""
+    for name, kind, tag in (
+        ("local", "LocalProvider", "local"),
+        ("local:/no/such.gguf", "LocalProvider", "local"),
+        ("pydantic-ai:test", "PydanticAIProvider", None),
+    ):
+        async with provider(name) as made:
+            assert type(made).__name__ == kind
+            assert isinstance(made, Provider)
+            assert tag in (None, made.tag)
+
+
 def test_an_address_in_the_environment_replaces_the_vendors_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways are configured where the vendors' own libraries look."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://gateway.invalid/v1")
