@@ -40,7 +40,7 @@ from pilothouse.errors import (
     UsageError,
 )
 from pilothouse.events import Completed, MessageAdded, RunEnded, TurnEnded, TurnStarted
-from pilothouse.journal import MemoryJournal
+from pilothouse.journal import MemoryJournal, SQLiteJournal
 from pilothouse.messages import File, Message, Text
 from pilothouse.records import Descriptor, Draft, Parent, RunSpec
 from pilothouse.runs.controller import RunController
@@ -207,6 +207,41 @@ async def test_what_is_not_declared_is_unsupported() -> None:
             await desk.refused(body, "unsupported", "unsupported")
         desk.hold.release()
         await desk.run.wait()
+
+
+async def test_commands_at_the_same_moment_are_judged_one_after_the_other(tmp_path) -> None:
+    """RC-10, RC-39, RC §3.7: over a journal that takes its time: one receipt, one stop, one answer under way."""
+    waiting = Hold()
+
+    async def open_and_keep(_start, port) -> None:
+        from pilothouse.events import RequestOpened
+
+        await port.record(RequestOpened(QUESTION))
+        await waiting.wait()
+
+    async with (
+        SQLiteJournal(tmp_path / "j.db", durability="off") as journal,
+        Desk(TurnStarted(1), open_and_keep, journal=journal) as desk,
+    ):
+        while not (await desk.run.inspect()).requests:
+            await asyncio.sleep(0.001)
+        steer = Command("s1", "r1", Steer(said("s1")))
+        acks = await asyncio.gather(*[desk.runs.command(steer) for _ in range(20)])
+        assert {(ack.state, ack.received_seq) for ack in acks} == {("accepted", acks[0].received_seq)}
+        assert sum(not ack.duplicate for ack in acks) == 1
+        answers = [Command(f"a{n}", "r1", Answer("q1", InputAnswer(n))) for n in range(5)]
+        found = await asyncio.gather(*[desk.runs.command(each, timeout=0.0) for each in answers])
+        assert sorted((ack.state, ack.code) for ack in found) == [
+            ("received", ""),
+            *[("rejected", "request_busy")] * 4,
+        ]
+        stops = await asyncio.gather(*[desk.run.cancel(f"reason {n}") for n in range(5)])
+        assert {ack.state for ack in stops} <= {"applied", "rejected"}
+        assert {ack.code for ack in stops} <= {"", "ended"}
+        waiting.release()
+        await desk.run.wait()
+        kinds = [item.fact.kind for item in await desk.run.events()]
+        assert kinds.count("stop_requested") == 1
 
 
 async def test_answers_that_do_not_fit_are_refused() -> None:

@@ -94,6 +94,7 @@ class LiveRun:
         self.gate = Gate()
         self.ring = Ring(follower_buffer, limits.follower_bytes)
         self.observers: list[Observer] = []
+        self.desk = asyncio.Lock()  # commands are judged and recorded one at a time
         self.partials = Partials()
         self.task: asyncio.Task[None] | None = None
         self.port: Port | None = None

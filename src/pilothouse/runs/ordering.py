@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 
@@ -142,6 +143,18 @@ class Orders:
         return self._fleet.timing.command if limit is None else limit
 
     async def _admit(self, live: LiveRun, command: Command, command_digest: str, limit: float | None) -> Ack:
+        """One command of a run after the other, each judged on what the one before left; a stop waits for none."""
+        async with nullcontext() if isinstance(command.body, Cancel) else live.desk:
+            known = live.state.commands.get(command.id)  # an equal one may have been first
+            if known is None and (refusal := await self._record(live, command, command_digest)) is not None:
+                return refusal
+        if known is not None:
+            return await self._repeated(known, command_digest, command, limit)
+        await live.wait_answered(command.id, self._limit(limit))
+        return live.state.commands[command.id].ack(command.run_id)
+
+    async def _record(self, live: LiveRun, command: Command, command_digest: str) -> Ack | None:
+        """Judges and records a command; the ack of a refusal."""
         descriptor = self._fleet.described.descriptor
         if (refusal := self._judge(live, command, descriptor)) is not None:
             return refusal
@@ -179,13 +192,16 @@ class Orders:
         try:
             await live.write_or_stall(*drafts)
         except RecordRefused as error:
+            if isinstance(body, Cancel) and error.code == "illegal" and live.state.stop is not None:
+                return await self._record(
+                    live, command, command_digest
+                )  # another stop was first: applied to that
             return _refused(command, error.code)
         except JournalUnavailable:
             if isinstance(body, Cancel):  # it is handed over, and acts now: a stop waits for no disk (RC-15)
                 live.stop(body.reason, body.source)
             raise
-        await live.wait_answered(command.id, self._limit(limit))
-        return live.state.commands[command.id].ack(command.run_id)
+        return None
 
     def _judge(self, live: LiveRun, command: Command, descriptor: Descriptor) -> Ack | None:
         """The honest races and the undeclared: refused without a trace (RC-36)."""

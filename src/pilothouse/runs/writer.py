@@ -421,8 +421,10 @@ class Writer:
             return await self._without(drafts, place, seq)
         if any(_is_same(record, draft, lane) for record in made):  # twice in one append
             return await self._without(drafts, place, 0)
-        if isinstance(draft.fact, RequestClosed) and (seq := await self._closed_already(draft.fact)):
+        if isinstance(draft.fact, RequestClosed) and (seq := await self._closed_already(draft.fact, lane)):
             return await self._without(drafts, place, seq)
+        if isinstance(draft.fact, RequestClosed) and lane == HOST:
+            raise RecordRefused("illegal", verdict.why)  # the runtime was first
         if isinstance(verdict, Refused):
             raise RecordRefused(verdict.code, verdict.why)
         if lane == HOST:
@@ -436,13 +438,11 @@ class Writer:
         stored = await self._journal.find(self.state.run_id, event_id)
         return stored.seq if stored is not None and _is_same(stored, draft, lane) else None
 
-    async def _closed_already(self, fact: RequestClosed) -> int | None:
+    async def _closed_already(self, fact: RequestClosed, lane: Lane) -> int | None:
         """The seq of the same closing by the other lane: both look at the clock, one is first (RC-25)."""
-        for lane in (HOST, RUNTIME):
-            stored = await self._journal.find(self.state.run_id, event_id_of(fact, 0, lane))
-            if stored is not None and stored.fact == fact:
-                return stored.seq
-        return None
+        other = HOST if lane == RUNTIME else RUNTIME
+        stored = await self._journal.find(self.state.run_id, event_id_of(fact, 0, other))
+        return stored.seq if stored is not None and stored.fact == fact else None
 
     async def _without(self, drafts: Sequence[Written], place: int, seq: int) -> int:
         """Writes the others of an append: a repeat changes nothing, for them neither (RC-13). The last seq of all is told."""
