@@ -265,16 +265,19 @@ async def test_who_never_reads_costs_bounded_memory_and_slows_nobody(journal) ->
         slow = await run.subscribe()
         before = resident()
 
+        follower = run.stream()
+
         async def read() -> int:
             got = 0
-            async for item in run.stream():
+            async for item in follower:
                 if isinstance(item, Delta):
                     assert not isinstance(item.body, Lagged)
                     got += 1
             return got
 
         reading = asyncio.ensure_future(read())
-        await asyncio.sleep(0)
+        while not follower.idle:  # it has caught up, and goes with the run from here on
+            await asyncio.sleep(0.001)
         begin.release()
         assert (await run.wait()).outcome == Completed()
         assert await reading == count

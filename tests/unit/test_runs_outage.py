@@ -271,3 +271,26 @@ async def test_closing_while_the_journal_is_away_ends() -> None:
         later = RunController(ScriptedRuntime(), journal=place.journal.inner, clock=place.clock)
         assert (await later.inspect("r1")).status in ("unknown", "running")
         await later.aclose()
+
+
+async def test_a_reader_is_not_ahead_of_the_run_it_reads() -> None:
+    """RC-10, RC-63: what is committed and not folded yet is given when it is: who acts on it meets a run that knows."""
+    async with Place() as place:
+        fault = place.journal.hang(when="after", on=("append",))
+        place.hold.release()
+        await fault.reached.wait()
+        seen: list[str] = []
+        states: list[int] = []
+
+        async def read() -> None:
+            async for item in place.run.stream(deltas=False):
+                seen.append(item.fact.kind)
+                states.append((await place.run.inspect()).last_seq - item.seq)
+
+        reading = asyncio.ensure_future(read())
+        await passes()
+        assert "noted" not in seen
+        fault.release()
+        await reading
+        assert seen[-1] == "run_ended"
+        assert min(states) >= 0

@@ -138,6 +138,10 @@ class Follower:
                 self._subscription.rewind()
         page = await source.read(source.run_id, self._seen, PAGE)
         self._behind = len(page) >= PAGE
+        if (live := source.live(source.run_id)) is not None and self._subscription is not None:
+            # A commit that its writer has not heard of yet is not given: who acts on a fact must meet a run that
+            # knows it. The ring brings it.
+            page = [record for record in page if record.seq <= live.state.seq]
         for record in page:
             self._take(record, last=record is page[-1] and not self._behind and self._last(record))
             self._ready.append(record)
