@@ -110,7 +110,11 @@ class Follower:
         """Whether everything that is known was given: the next item is still to happen."""
         if self._ready or self._behind or self._over:
             return False
-        return self._subscription is None or self._subscription.idle
+        subscription = self._subscription
+        if subscription is None:
+            return True
+        subscription.skip(self._seen)
+        return subscription.idle
 
     def _take(self, record: Record, *, last: bool) -> None:
         """Notes that a fact is given, and whether the stream is over: a loss ends it only if nothing followed."""

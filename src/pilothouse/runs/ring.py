@@ -133,6 +133,15 @@ class Subscription:
         """Goes back to the oldest item that is kept."""
         self._cursor = self._ring.first
 
+    def skip(self, seq: int) -> None:
+        """Passes over facts up to `seq` that stand next: who went back has them from the journal."""
+        ring = self._ring
+        while self._cursor >= ring.first and type(item := ring.take(self._cursor)) is Record:
+            if item.seq > seq:
+                return
+            self._cursor += 1
+            self._last_seq = max(self._last_seq, item.seq)
+
     @property
     def idle(self) -> bool:
         """Whether the next item is still to come."""
