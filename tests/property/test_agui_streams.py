@@ -119,6 +119,17 @@ def test_every_cut_is_resumed_without_gap_or_repetition(seed: int, moment: int, 
                 verifier.check(event)
 
 
+@settings(max_examples=150, deadline=None)
+@given(seeds, st.booleans())
+def test_what_a_reader_has_sent_itself_is_left_out_and_nothing_else_moves(seed: int, every: bool) -> None:
+    """SV-44, SV-100: frames without the reader's own messages have the places that they have for all others."""
+    tape = invent(seed)
+    known = {f"s{turn}" for turn in range(1, 20) if every or turn % 2}
+    mine = [frame for frame in project(tape.items, Projector(NAMES, known=known))]
+    others = [frame for frame in project(tape.items) if getattr(frame.event, "message_id", "") not in known]
+    assert mine == others
+
+
 @pytest.mark.parametrize("tag", ["00000000", "ffffffff"])
 def test_a_cursor_of_another_lifetime_starts_over(tag: str) -> None:
     """SV-47, fixture 151: an id that is used again is no false match."""

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse.commands import Answer, Cancel, Command, InputAnswer
+from pilothouse.commands import Answer, Command, InputAnswer
 from pilothouse.core.agui.input import ClientMessage, Invalid, plan, read_input
 from pilothouse.core.agui.segments import Segment, command_id, segment_of, segments
 from pilothouse.core.canonical import seal
-from pilothouse.events import CommandReceived, RunAccepted
+from pilothouse.events import CommandReceived, RequestResolved, RunAccepted
 from pilothouse.messages import File, Image, Message, Text, ToolCall
 from pilothouse.records import HistoryMessage, Parent
 
@@ -129,21 +129,24 @@ def test_all_faults_are_told_at_once() -> None:
 
 
 def test_segments_are_computed_from_facts() -> None:
-    """SV-70, SV-71: the ids of the answers name them; other commands begin none."""
+    """SV-70, SV-71: the ids of the answers name them; other answers, and refused ones, begin none."""
     facts = [
-        RunAccepted("t", "", "", ""),
-        CommandReceived(Command("k", "run", Cancel("x")), "d"),
-        CommandReceived(Command(command_id("second", "q1"), "run", Answer("q1", InputAnswer(1))), "d"),
-        CommandReceived(Command(command_id("second", "q2"), "run", Answer("q2", InputAnswer(1))), "d"),
-        CommandReceived(Command("by-hand", "run", Answer("q3", InputAnswer(1))), "d"),
-        CommandReceived(Command(command_id("a:b", "q:4"), "run", Answer("q:4", InputAnswer(1))), "d"),
+        (RunAccepted("t", "", "", ""), None),
+        (
+            CommandReceived(Command(command_id("refused", "q1"), "run", Answer("q1", InputAnswer(0))), "d"),
+            None,
+        ),
+        (RequestResolved("q1", InputAnswer(1)), command_id("second", "q1")),
+        (RequestResolved("q2", InputAnswer(1)), command_id("second", "q2")),
+        (RequestResolved("q3", InputAnswer(1)), "by-hand"),
+        (RequestResolved("q:4", InputAnswer(1)), command_id("a:b", "q:4")),
     ]
     records, previous = [], ""
-    for seq, fact in enumerate(facts, 1):
+    for seq, (fact, causation) in enumerate(facts, 1):
         records.append(
             seal(
-                run_id="run", seq=seq, at_ms=0, lane="host", fence=1, fact=fact, event_id=f"e{seq}", causation=None,
-                source=None, previous=previous,
+                run_id="run", seq=seq, at_ms=0, lane="runtime", fence=1, fact=fact, event_id=f"e{seq}",
+                causation=causation, source=None, previous=previous,
             )
         )  # fmt: skip
         previous = records[-1].chain

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asgikit import Connection, ask, run_input, served
+from asgikit import Connection, ask, run_input
 from pilothouse.conversation.controller import AgentController
 from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.verify import Verifier
@@ -42,7 +42,7 @@ class Shop:
         @tool(effect="human")
         async def question(ctx: ToolContext[Any]) -> str:
             """Asks."""
-            return "they said " + str(await ctx.ask("Which colour?", str))
+            return "they said " + str(await ctx.ask("Which colour?", schema=str))
 
         agent = AgentController(self.provider, tools=[buy, question])
         self.app = Server(
@@ -197,7 +197,11 @@ async def test_all_open_requests_are_answered_together() -> None:
         stranger = {"interruptId": "nobody", "status": "cancelled"}
         whole = await shop.post(
             "r3",
-            resume=[resolved(asked[0], {"approved": True}), resolved(asked[1], {"approved": False}), stranger],
+            resume=[
+                resolved(asked[0], {"approved": True}),
+                resolved(asked[1], {"approved": False}),
+                stranger,
+            ],
         )
         verified(whole)
         assert shop.bought == ["tea"]
@@ -314,7 +318,7 @@ async def test_a_new_message_ends_what_waits_for_a_client_tool() -> None:
         assert second.text == "Something else."
         assert (await shop.status("r1"))["status"] == "cancelled"
         late = await shop.post("r3", {"id": "m9", "role": "tool", "toolCallId": "c1", "content": "late"})
-        assert late.status == 409
+        assert (late.status, late.json()["code"]) == (422, "nothing_to_do")
 
 
 async def test_a_new_message_does_not_pass_over_a_person_who_is_asked() -> None:
@@ -325,9 +329,7 @@ async def test_a_new_message_does_not_pass_over_a_person_who_is_asked() -> None:
         refused = await shop.post("r2", "never mind")
         assert (refused.status, refused.json()["code"]) == (409, "requests_pending")
         assert (await shop.status("r1"))["status"] == "waiting"
-        meant = await shop.post(
-            "r3", "never mind", forwardedProps={"pilothouse": {"when_busy": "supersede"}}
-        )
+        meant = await shop.post("r3", "never mind", forwardedProps={"pilothouse": {"when_busy": "supersede"}})
         verified(meant)
         assert meant.text == "Something else."
         late = await shop.post("r4", resume=[resolved(asked, {"approved": True})])
@@ -362,7 +364,7 @@ async def test_joining_a_run_that_waits_shows_what_is_asked() -> None:
         whole = await ask(shop.app, "GET", "/agui/default?runId=r1&offset=-1")
         assert verified(whole)[-1]["outcome"] == {"type": "success"}
         assert whole.text == "Enjoy."
-        segment = await ask(shop.app, "GET", "/agui/default?runId=r2&offset=-1")
+        segment = await ask(shop.app, "GET", "/agui/default?runId=r2&threadId=t1&offset=-1")
         events = verified(segment)
         assert events[0]["runId"] == "r2"
         assert [message["role"] for message in events[1]["messages"]] == ["user", "assistant"]

@@ -125,6 +125,9 @@ class AgentController:
         stage = getattr(self, "_stage", None)
         if stage is None or stage.reply is None or self._loop is None or self._loop.is_closed():
             return
+        made = self._setup.made
+        if made is not None and made.closed:  # its surface handed all runs over: nothing lives here
+            return
         warnings.warn(
             f"conversation {self.thread_id} was collected with a live send: use `async with`",
             ResourceWarning,

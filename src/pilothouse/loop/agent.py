@@ -145,6 +145,11 @@ class AgentLoop:
         return self._clock
 
     @property
+    def tool_names(self) -> tuple[str, ...]:
+        """What its own tools are called at present."""
+        return tuple(self._tools().names)
+
+    @property
     def abandoned(self) -> int:
         """Calls that did not end when they were asked to and still run."""
         return len(self._bench.abandoned)

@@ -305,6 +305,11 @@ class RunController:
         """Stops a run that is live here before it returns; the stop is recorded in order. False if none is live."""
         return self._orders.cancel_nowait(Command(self.new_id(), run_id, Cancel(reason, source)))
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or is being: no run lives here any more, or will."""
+        return self._fleet.closed
+
     def stoppable(self, run_id: str) -> bool:
         """Whether a run is live here and its end is not decided yet."""
         live = self._fleet.live.get(run_id)

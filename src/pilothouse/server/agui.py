@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ..commands import Allow, Answer, Command, Deny, ExternalResult, InputAnswer, Request, Resolution
+from ..commands import (
+    Ack,
+    Allow,
+    Answer,
+    Command,
+    Deny,
+    ExternalResult,
+    InputAnswer,
+    Request,
+    Resolution,
+    Steer,
+)
 from ..conversation.extras import RunExtras
 from ..core.agui import events as agui
 from ..core.agui.content import snapshot
@@ -25,13 +37,13 @@ from ..core.agui.wire import Flow, frame
 from ..core.canonical import digest_of, scrub
 from ..errors import PilothouseError
 from ..events import Delta
-from ..messages import JSON, InputPart, Text
+from ..messages import JSON, InputPart, Message, Text
 from ..records import Record, RunView
 from .begin import Beginning, WhenBusy
 from .call import Call, answer
 from .house import Ask
 from .names import checked
-from .problems import Problem, invalid, problem_of
+from .problems import Problem, invalid, not_found, problem_of
 from .scope import ScopedRun, ScopedThread
 from .settings import AGUIOptions
 from .stream import Closing, Leaving, Reader, Registry, Stream
@@ -59,6 +71,7 @@ class Following:
         options: AGUIOptions,
         joined: bool,
         cursor: tuple[Position, str] | None = None,
+        known: Collection[str] = (),
     ) -> None:
         place, tag = cursor if cursor is not None else (None, "")
         self._run = run
@@ -76,6 +89,7 @@ class Following:
             since=segment.since,
             until=segment.until,
             final_snapshot=options.final_snapshot,
+            known=known,
         )
 
     @property
@@ -198,13 +212,16 @@ class AGUIFace:
         if (known := await call.runs.find_run(asked.run_id)) is not None:
             return await self._again(call, known, asked, digest, agent, profile)
         thread = await call.runs.thread(checked(asked.thread_id, "threadId"))
-        if (segment := await self._segment(thread, asked.run_id)) is not None:
-            return self._stream(call, *segment, names=self._names(asked, profile), joined=False)
         head = await thread.head()
-        if head is not None and (view := await head.view()).requests:
+        view = None if head is None else await head.view()  # before the segments: an answer may come just now
+        if (segment := await self._segment(thread, asked.run_id)) is not None:
+            return self._stream(
+                call, *segment, names=self._names(asked, profile), joined=False, known=_ids(asked)
+            )
+        if head is not None and view is not None and view.requests:
             answers = _answers(asked, view.requests)
             if answers or asked.resume:
-                return await self._answer(call, head, view, asked, answers, profile)
+                return await self._answer(call, thread, head, view, asked, answers, profile)
             self._go_on(asked, view.requests)
         return await self._start(call, agent, thread, head, asked, digest, profile)
 
@@ -279,6 +296,11 @@ class AGUIFace:
         planned = plan(
             asked.messages, path, head=None if head is None else head.key, broken=status in _BROKEN
         )
+        if asked.resume and not planned.new:
+            raise Problem(409, "request_not_pending", "these requests are not open, or not any more")
+        when_busy = _when_busy(props)
+        if planned.action == "continue":  # nothing is said that could take the place of what runs
+            when_busy = "raise"
         extras = RunExtras(
             message_id=planned.new[-1].id if planned.new else None,
             parent=planned.parent,
@@ -293,7 +315,7 @@ class AGUIFace:
             _ask(planned),
             extras=extras,
             digest=digest,
-            when_busy=_when_busy(props),
+            when_busy=when_busy,
             forwarded_props=asked.forwarded_props,
         )
         names = self._names(asked, profile)
@@ -317,31 +339,41 @@ class AGUIFace:
     async def _answer(
         self,
         call: Call,
+        thread: ScopedThread,
         run: ScopedRun,
         view: RunView,
         asked: RunInput,
         answers: Mapping[str, Resolution],
         profile: Profile,
     ) -> ASGIApp:
-        """Answers every open request of the waiting run, once, and follows it (SV-103, SV-104)."""
-        missing = [request for request in view.requests if request.id not in answers]
-        if missing:
+        """Answers the open requests of the waiting run, once, and follows it (SV-103, SV-104).
+
+        What clients run may be answered in parts, and is not wanted at all while people are asked (SV-92).
+        """
+        if missing := [one for one in view.requests if one.id not in answers and one.kind != "external"]:
             raise _pending(missing)
-        for request_id, resolution in answers.items():
-            command = Command(command_id(asked.run_id, request_id), run.key, Answer(request_id, resolution))
-            ack = await run.command(command, timeout=0.0)
-            if ack.state in ("rejected", "unsupported"):
-                raise Problem(
-                    409 if ack.state == "rejected" else 422,
-                    ack.code or ack.state,
-                    ack.message,
-                    request=request_id,
+        if not answers:
+            raise _pending(view.requests)
+        planned = plan(asked.messages, await thread.path(run), head=run.key, broken=False)
+        for message in planned.new:  # what is said with the answers comes behind them
+            said = Message(message.id, "user", message.parts or (Text(""),))
+            _refused(await run.command(Command(f"agui-message:{message.id}", run.key, Steer(said))))
+        acks = await asyncio.gather(
+            *[
+                run.command(
+                    Command(command_id(asked.run_id, request_id), run.key, Answer(request_id, resolution))
                 )
-        found = segments(await run.events(0, 100_000), run.ids.run)
-        mine = next((segment for segment in found if segment.run_id == asked.run_id), None)
-        if mine is None:
-            raise Problem(409, "request_not_pending", "these requests were answered before")
-        return self._stream(call, run, mine, names=self._names(asked, profile), joined=False)
+                for request_id, resolution in answers.items()
+            ]
+        )
+        for request_id, ack in zip(answers, acks, strict=True):
+            _refused(ack, request=request_id)
+        found = await self._segment(thread, asked.run_id)
+        if found is None:
+            raise Problem(
+                503, "answer_pending", "the run has not taken the answer in yet", headers={"Retry-After": "1"}
+            )
+        return self._stream(call, *found, names=self._names(asked, profile), joined=False, known=_ids(asked))
 
     # GET and stop
 
@@ -356,12 +388,23 @@ class AGUIFace:
         raise invalid(("", "runId or threadId is wanted"))
 
     async def _join(self, call: Call, run_id: str) -> ASGIApp:
-        run = await call.runs.run(run_id)
         profile: Profile = self._profile(call, agui.PROTOCOL_VERSION)
+        run = await call.runs.find_run(run_id)
+        if run is None:
+            return await self._join_segment(call, run_id, profile)
         names = Names(run.ids.thread, run_id, profile=profile, detail=self._detail)
         first = segments(await run.events(0, 100_000), run.ids.run)[0]
         # Who joins by the run's own id wants all of it, answers and what came after them included.
         return self._stream(call, run, Segment(run_id, first.since), names=names, joined=True)
+
+    async def _join_segment(self, call: Call, run_id: str, profile: Profile) -> ASGIApp:
+        """A later segment can be found in its thread only."""
+        thread_id = call.query.get("threadId")
+        found = None if thread_id is None else await self._segment(await call.runs.thread(thread_id), run_id)
+        if found is None:
+            raise not_found()
+        names = Names(found[0].ids.thread, run_id, profile=profile, detail=self._detail)
+        return self._stream(call, *found, names=names, joined=True)
 
     async def _hydrate(self, call: Call, thread_id: str) -> Response:
         thread = await call.runs.thread(thread_id)
@@ -432,6 +475,7 @@ class AGUIFace:
         *,
         joined: bool,
         cursor: tuple[Position, str] | None = None,
+        known: Collection[str] = (),
     ) -> Following:
         return Following(
             run,
@@ -441,6 +485,7 @@ class AGUIFace:
             options=self._options,
             joined=joined,
             cursor=cursor,
+            known=known,
         )
 
     def _stream(
@@ -452,12 +497,19 @@ class AGUIFace:
         names: Names,
         joined: bool,
         replayed: bool = False,
+        known: Collection[str] = (),
     ) -> ASGIApp:
-        """The stream of a run that is known, from the client's cursor if it has one that we can use."""
+        """The stream of a run that is known, from the client's cursor if it has one that we can use.
+
+        `known`: user messages that the client has; one that is told everything anew is told these too.
+        """
         said = call.headers.get("last-event-id") or call.query.get("after")
         cursor = None if said is None else read(said)
         over = said is not None and cursor is None  # malformed: start over, never an error (SV-47)
-        reader = self._reader(run, segment, names, joined=joined or over, cursor=cursor)
+        anew = joined or over
+        reader = self._reader(
+            run, segment, names, joined=anew, cursor=cursor, known=() if anew else frozenset(known)
+        )
 
         async def opening() -> tuple[ScopedRun, Reader]:
             return run, reader
@@ -523,6 +575,11 @@ def _content(new: Sequence[ClientMessage]) -> tuple[InputPart, ...]:
     return tuple(parts) or (Text(""),)
 
 
+def _ids(asked: RunInput) -> list[str]:
+    """The client's own messages."""
+    return [message.id for message in asked.messages if message.role == "user"]
+
+
 def _wish(asked: RunInput) -> Mapping[str, Any]:
     """The one key of `forwardedProps` that is ours (SV-108)."""
     found = asked.forwarded_props.get("pilothouse")
@@ -578,6 +635,17 @@ def _resolution(request: Request, entry: Resume) -> Resolution:
     if edited is not None and not isinstance(edited, dict):
         raise invalid((f"resume.{request.id}.payload.editedArgs", "must be an object"))
     return Allow("once", edited)
+
+
+_UNFIT: Final = frozenset({"invalid_arguments", "answer_mismatch"})
+"""Codes of answers that are no answer to their request, whatever the state of the run."""
+
+
+def _refused(ack: Ack, **members: JSON) -> None:
+    """Raises if a command was not taken in."""
+    if ack.state in ("rejected", "unsupported"):
+        status = 422 if ack.state == "unsupported" or ack.code in _UNFIT else 409
+        raise Problem(status, ack.code or ack.state, ack.message, **members)
 
 
 def _pending(requests: Sequence[Request]) -> Problem:

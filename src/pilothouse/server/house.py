@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -20,7 +20,9 @@ from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
 from ..conversation.reply import Reply
 from ..conversation.switchboard import Switchboard
-from ..errors import ConfigError
+from ..errors import ConfigError, InvalidSpec
+from ..loop.agent import AgentLoop
+from ..loop.ready_tools import external_tool
 from ..messages import JSON, InputPart, ToolSpec
 from ..runs.controller import RunController
 from .auth import Principal
@@ -127,6 +129,7 @@ class Wing:
         self._using[thread_id] = self._using.get(thread_id, 0) + 1
         try:
             conversation = await self._join(thread_id, context)
+            _check_client_tools(conversation, extras.client_tools)
             begun: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             leave = conversation.subscribe(_Watch(conversation, run_id, begun))
             sending = self._spawn(self._send(conversation, run_id, ask, when_busy, extras), f"send {run_id}")
@@ -286,6 +289,26 @@ async def _recovered(wing: Wing) -> None:
         await wing.runs.__aenter__()
     except Exception:
         logger.exception("the lost runs of agent %s were not recovered", wing.name)
+
+
+def _check_client_tools(conversation: AgentController, given: Sequence[ToolSpec]) -> None:
+    """Tools of clients must be usable, and named as none of the agent's own is (SV-106).
+
+    Raises:
+        InvalidSpec: one is not.
+    """
+    if not given:
+        return
+    runtime = conversation.runtime
+    taken = set(runtime.tool_names) if isinstance(runtime, AgentLoop) else set()
+    for number, spec in enumerate(given):
+        try:
+            external_tool(spec)
+        except ConfigError as error:
+            raise InvalidSpec(f"tools[{number}]: {error}") from None
+        if spec.name in taken:
+            raise InvalidSpec(f"tools[{number}].name: {spec.name!r} is taken")
+        taken.add(spec.name)
 
 
 def _conversation(made: AgentController | Runtime, name: str) -> AgentController:

@@ -17,7 +17,7 @@ Nothing here awaits: a snapshot of messages, which only the journal has, is a `S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -96,6 +96,7 @@ class Projector:
         joined: the reader does not know what the run answers: it is told before anything else.
         since, until: the facts of the segment; `until` is the first one of the next segment.
         final_snapshot: whether MESSAGES_SNAPSHOT stands before a finish.
+        known: ids of user messages that the reader has sent itself: they are not told.
 
     Attributes:
         ended: the terminal event was given.
@@ -112,6 +113,7 @@ class Projector:
         since: int = 1,
         until: int | None = None,
         final_snapshot: bool = True,
+        known: Collection[str] = (),
     ) -> None:
         self.ended = False
         self.seq = 0
@@ -122,18 +124,19 @@ class Projector:
         self._since = since
         self._until = until
         self._final_snapshot = final_snapshot
+        self._known = known
         self._state: RunState | None = None
         self._loud = False
         self._skip = 0  # frames of the present fact that the reader has
         self._count = 0  # frames that the present fact made so far
         self._mute = False  # the reader has what the present fact adds to the streamed message
         self._frames: list[Frame] = []
-        self._own: list[Event | Snapshot] = []
+        self._own: list[Event | Snapshot | None] = []  # None: has its place, and is not told
         self._end: tuple[Event, ...] = ()
         self._current: Streamed | None = None
         self._left: Streamed | None = None  # interrupted last: its maker may go on with it
         self._pending: Position | None = None  # the cursor, until it is known in which message it stands
-        self._held: list[Event] = []
+        self._held: list[Event | None] = []
         self._request: ModelRequested | None = None
         self._spent: list[tuple[str, str, Usage]] = []
         self._told_lost = False
@@ -243,7 +246,7 @@ class Projector:
         total = self._count + len(own)
         for nth, event in enumerate(own, self._count + 1):
             closes = nth == total
-            if nth > self._skip or (terminal and closes):
+            if event is not None and (nth > self._skip or (terminal and closes)):
                 number = DONE if last and closes else nth
                 frames.append(Frame(event, Position(self.seq, part, offset, ended, number)))
         self._count = total
@@ -286,7 +289,7 @@ class Projector:
         self._own += self._held
         self._held = []
 
-    def _tell(self, told: Iterator[Event]) -> None:
+    def _tell(self, told: Iterable[Event | None]) -> None:
         """Other messages: at once, or behind the one that is being streamed."""
         current = self._current
         if current is not None and (current.recorded or current.begun):
@@ -345,6 +348,8 @@ class Projector:
         elif message.role == "tool":
             text = plain_text(message.parts)
             self._own.append(agui.ToolCallResult(message.id, message.call_id or "", text, "tool"))
+        elif message.id in self._known:
+            self._tell([None for _ in whole(message)])
         else:
             self._tell(whole(message))
 

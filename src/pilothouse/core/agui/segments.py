@@ -2,6 +2,7 @@
 
 The first segment has the run's own id. An answer begins the next one, under the id that the client chose: it stands in
 the ids of the answer commands, so segments are computed from facts and a repeated request finds its own (SV-70, SV-72).
+An answer that was refused begins nothing.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...commands import Answer
-from ...events import CommandReceived
+from ...events import RequestResolved
 from ...records import Record
 
 _PREFIX = "agui"
@@ -42,10 +42,9 @@ def segments(records: Iterable[Record], run_id: str) -> list[Segment]:
     """All segments of a run, in order."""
     found = [Segment(run_id, 1)]
     for record in records:
-        fact = record.fact
-        if not isinstance(fact, CommandReceived) or not isinstance(fact.command.body, Answer):
+        if not isinstance(record.fact, RequestResolved) or record.causation is None:
             continue
-        name = segment_of(fact.command.id)
+        name = segment_of(record.causation)
         if name is None or name == found[-1].run_id:
             continue
         found[-1] = found[-1]._replace(until=record.seq)
