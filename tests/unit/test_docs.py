@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.core import lifecycle, rules
+from pilothouse.core import calls, lifecycle, rules
+from pilothouse.loop import turn
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "```python" in page.read_text("utf-8"))
@@ -30,13 +31,22 @@ async def test_the_python_blocks_of_a_page_run_in_one_program(page: Path) -> Non
             await result
 
 
-@pytest.mark.parametrize("name", ["lifecycle", "runs"])
+DRAWN = {
+    "lifecycle": ("lifecycle", lifecycle.diagram),
+    "runs": ("runs", rules.diagram),
+    "turns": ("loop", turn.diagram),
+    "calls": ("loop", calls.diagram),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_the_diagrams_are_those_of_the_tables(name: str) -> None:
     """A picture in the docs is drawn from the code's table, so it cannot tell another story."""
-    page = (DOCS / "design" / f"{name}.md").read_text("utf-8")
+    file, diagram = DRAWN[name]
+    page = (DOCS / "design" / f"{file}.md").read_text("utf-8")
     drawn = re.search(rf"<!-- generated: {name} -->\n```mermaid\n(.*?)```", page, re.DOTALL)
     assert drawn is not None
-    assert drawn[1] == {"lifecycle": lifecycle.diagram, "runs": rules.diagram}[name]()
+    assert drawn[1] == diagram()
 
 
 def test_every_link_of_a_page_leads_somewhere() -> None:

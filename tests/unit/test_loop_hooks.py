@@ -11,7 +11,7 @@ from pilothouse.errors import ConfigError
 from pilothouse.events import Cancelled, Completed, Failed, HistoryCompacted, Incomplete, Noted
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import LoopConfig
-from pilothouse.loop.hooks import NextTurn, TransformInfo, TurnInfo
+from pilothouse.loop.hooks import CallCheck, NextTurn, TransformInfo, TurnInfo
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Message, Model, Text, ToolCall
 from pilothouse.responses import ModelSettings
@@ -35,6 +35,29 @@ def user(text: str, message_id: str) -> Message:
 async def work() -> str:
     """Works."""
     return "done"
+
+
+# What every hook sees
+
+
+async def test_the_context_that_a_hook_sees_stays_as_it_was() -> None:
+    """§2.4: each hook is given the messages of its moment, and may keep them; they are not copied for it."""
+    seen: list[TurnInfo | CallCheck] = []
+    config = LoopConfig(before_tool_call=seen.append, should_stop_after_turn=seen.append)
+    run = rig([call("work")], [call("work")], "ok", tools=[work], config=config)
+    assert await run.run() == Completed()
+    assert [type(info).__name__ for info in seen] == [
+        "CallCheck",
+        "TurnInfo",
+        "CallCheck",
+        "TurnInfo",
+        "TurnInfo",
+    ]
+    shown = [info.history if isinstance(info, CallCheck) else info.context for info in seen]
+    assert [len(messages) for messages in shown] == [2, 3, 4, 5, 6]
+    assert [message.role for message in shown[1]] == ["user", "assistant", "tool"]
+    assert shown[1][-1].role == "tool"
+    assert [message.role for message in shown[1][1:]] == ["assistant", "tool"]
 
 
 # transform_context

@@ -12,7 +12,8 @@ import pytest
 from pilothouse.clock import SystemClock
 from pilothouse.errors import ProviderError
 from pilothouse.loop.port import MemoryScope
-from pilothouse.loop.stream import Gate, Response, Silence, supervise
+from pilothouse.loop.reading import Gate, Silence
+from pilothouse.loop.stream import Response, supervise
 from pilothouse.messages import Model
 from pilothouse.responses import (
     ErrorInfo,

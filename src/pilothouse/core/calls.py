@@ -307,6 +307,18 @@ def apply(call: CallState, fact: CallFact) -> CallState:
     return _EFFECTS[type(fact)](call, fact, MOVES[call.state][type(fact)].to)
 
 
+def diagram() -> str:
+    """The table as a Mermaid state diagram; the docs hold it and a test compares."""
+    lines = ["stateDiagram-v2", "    [*] --> proposed: message_added"]
+    for phase, row in MOVES.items():
+        moves: dict[Phase, list[str]] = {}
+        for kind, move in row.items():
+            if move.to != phase or kind is CallStarted:
+                moves.setdefault(move.to, []).append(str(kind.__struct_config__.tag))
+        lines += [f"    {phase} --> {to}: {', '.join(names)}" for to, names in moves.items()]
+    return "\n".join([*lines, "    finished --> [*]"]) + "\n"
+
+
 def _opened(call: CallState, fact: RequestOpened, to: Phase) -> CallState:
     if to == "started":  # a tool asks while it runs: its requests are the run's, not steps of the call
         return call

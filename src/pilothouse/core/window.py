@@ -121,6 +121,7 @@ class Meter:
         self._model = ""
         self._measured = 0
         self._tokens = 0  # of the messages behind the anchor, or of all
+        self._prefix: tuple[str | None, Sequence[ToolSpec], int] | None = None
 
     def forget(self) -> None:
         """The context was replaced: what was counted before means nothing any more."""
@@ -154,7 +155,14 @@ class Meter:
         self._measured = len(messages)
         if anchored and self.anchor is not None:
             return self.anchor.tokens + self._tokens
-        return self._tokens + prefix_tokens(system_prompt, tools)
+        return self._tokens + self._before(system_prompt, tools)
+
+    def _before(self, system_prompt: str | None, tools: Sequence[ToolSpec]) -> int:
+        """Tokens of prompt and tools; measured once for as long as they are the same objects."""
+        known = self._prefix
+        if known is None or known[0] is not system_prompt or known[1] is not tools:
+            known = self._prefix = (system_prompt, tools, prefix_tokens(system_prompt, tools))
+        return known[2]
 
     def _start(self, messages: Sequence[Message]) -> int:
         assert self.anchor is not None

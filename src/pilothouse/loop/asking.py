@@ -20,9 +20,10 @@ from ..events import (
 from ..messages import Message, Model, StopReason, Usage
 from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd
 from .book import Stopped
+from .reading import Gate, Silence
 from .requesting import Prepared, Requests
 from .retry import hint_of, may_retry
-from .stream import Gate, Silence, supervise
+from .stream import supervise
 from .waiting import sleep
 from .work import Work
 
@@ -88,8 +89,9 @@ class Asking:
         end, message = _set_right(assembly, work.model)
         if end.error is not None:
             assembly.end = end = msgspec.structs.replace(end, error=self._redacted(end.error))
-        said = 0 if assembly.usage is not None else message_tokens(message)
-        work.spending.settle(work.model, assembly.usage, prepared.estimate, said)
+        usage = assembly.usage
+        said = 0 if usage is not None else message_tokens(message)
+        work.spending.settle(work.model, usage, prepared.estimate, said)
         if end.reason == "cancelled" or work.scope.cancelled:  # LP-42: a stop wins over what became ready
             word = "interrupted" if work.shut_down else "cancelled"
             work.book.note(self._ended(assembly, word, why=work.scope.reason))
@@ -99,7 +101,7 @@ class Asking:
         if self._ask_again(end, message):
             work.book.note(self._ended(assembly, "discarded", why="empty"))
             return None
-        work.meter.accept(message, work.model, assembly.usage)
+        work.meter.accept(message, work.model, usage)
         work.relieved = False
         work.notes.clear()  # told: the payload that was answered had them
         work.book.note(self._ended(assembly, "answered"), MessageAdded(message, work.turn))

@@ -15,7 +15,7 @@ from .asking import Answer
 from .compacting import replace_context
 from .hooks import HookFailed, NextTurn, TurnInfo
 from .tools import ToolSet
-from .work import Work
+from .work import Payload, Work
 
 NEXT_NOTE: Final = "loop/next"
 
@@ -72,7 +72,7 @@ class Between:
             work.turn,
             message,
             tuple([result_message(end) for end in results]),
-            tuple(work.context),
+            Payload(work.context),
             work.model,
             work.usage,
             work.scope,

@@ -18,7 +18,7 @@ from .coercion import SHOWN
 from .hooks import Block, CallCheck, HookFailed, Rewrite
 from .schema import InvalidArguments
 from .tools import Tool, ToolSet
-from .work import Work
+from .work import Payload, Work
 
 logger: Final = logging.getLogger("pilothouse.loop")
 
@@ -120,7 +120,7 @@ class Checker:
             ready.arguments,
             ready.effect,
             self.message,
-            tuple(work.context),
+            Payload(work.context),
             work.turn,
             work.run_id,
             work.scope,

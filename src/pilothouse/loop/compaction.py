@@ -18,7 +18,8 @@ from ..errors import ConfigError
 from ..messages import Message, Model, Text, Usage
 from ..responses import ModelRequest, ModelSettings
 from .hooks import OverWindow, Relief
-from .stream import Silence, Stop, supervise
+from .reading import Silence, Stop
+from .stream import supervise
 
 PROMPT: Final = (
     "You compress the earlier part of a conversation between a user and an assistant that uses tools, so that the "

@@ -9,22 +9,20 @@ in the context they stand in call order, whatever the order in which they ended.
 from __future__ import annotations
 
 import asyncio
-import logging
+from bisect import insort
 from collections.abc import Sequence
-from typing import Any, Final, final
-
-import msgspec
+from typing import Final, final
 
 from ..core.calls import NOT_RUN_TEXT, result_message, text_parts
-from ..events import CallFinished, CallHeartbeat, CallStarted, Noted, RequestClosed
-from ..messages import UNSET, Message, ToolCall
+from ..events import CallFinished, CallHeartbeat, Noted, RequestClosed
+from ..messages import Message, ToolCall
 from .after import After
 from .asks import Asks
 from .bench import Bench
 from .book import Entry, Stopped
 from .checking import Checker, Ready, Refusal
-from .context import Progress, ToolContext
 from .desk import Desk
+from .entrance import Entrance
 from .guards import REJECTIONS, Guards
 from .item import Item
 from .past import past_of
@@ -35,9 +33,6 @@ from .timers import Alarm
 from .waiting import Wakeup
 from .work import Work
 from .yielding import YieldWatch
-
-logger: Final = logging.getLogger("pilothouse.loop")
-_encode: Final = msgspec.json.Encoder().encode
 
 SHIELD: Final = 5.0
 """Seconds that writing results may take after the run's task was cancelled from outside (LP-46)."""
@@ -67,7 +62,7 @@ class Phase:
         self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
-        self._sequential = False
+        self._entrance = Entrance(work, bench, self._asks, self._wakeup, self._refuse)
 
     async def run(self, message: Message, *, steered: bool) -> None:
         """Gives every call of a message its result and adds the results to the context.
@@ -131,12 +126,8 @@ class Phase:
 
     async def _check_all(self) -> None:
         """Preflight, call by call in source order."""
-        config = self._work.plan.config
-        tools = self._work.tools
-        self._sequential = config.tool_execution == "sequential" or (
-            tools.any_sequential and any(tools.is_sequential(call.tool) for call in self._calls)
-        )
-        as_ready = config.batch_policy == "as_ready"
+        self._entrance.begin(self._calls)
+        as_ready = self._work.plan.config.batch_policy == "as_ready"
         for index, call in enumerate(self._calls):
             if call.call_id in self._work.finished:
                 continue
@@ -176,8 +167,7 @@ class Phase:
 
     def _queue(self, item: Item | None) -> None:
         if item is not None:
-            self._ready.append(item)
-            self._ready.sort(key=_by_index)
+            insort(self._ready, item, key=_by_index)
 
     def _refuse(self, call: ToolCall, refusal: Refusal, error: str | None = None) -> None:
         text = text_parts(refusal.text)
@@ -201,7 +191,7 @@ class Phase:
     async def _start(self) -> None:
         """Starts everything that nothing holds up: intents first, durable, then the functions."""
         work = self._work
-        chosen = self._choose()
+        chosen, self._ready = self._entrance.choose(self._ready, self._running)
         if not chosen:
             await self._asks.settle(self._ready)
             return
@@ -213,13 +203,15 @@ class Phase:
             work.check_stop()
             facts: list[Entry] = []
             for item in chosen:
-                facts += [*item.resolution(), self._intent(item)]
+                facts += [*item.resolution(), self._entrance.intent(item)]
             await work.book.write(*facts)
         except Stopped:
-            self._put_back(chosen)
+            self._entrance.give_back(chosen)
+            self._ready = [*chosen, *self._ready]
             return
         except BaseException:
-            self._put_back(chosen)
+            self._entrance.give_back(chosen)
+            self._ready = [*chosen, *self._ready]
             raise
         if work.scope.cancelled:  # stopped while the intents were written: none is entered, so none has run
             for item in chosen:
@@ -227,113 +219,8 @@ class Phase:
                 self._finish(_not_run(item.call, work.scope.reason, item.attempt))
             return
         for item in chosen:
-            self._enter(item)
+            self._running.append(self._entrance.enter(item, yielding=self._watch.fired))
         await self._asks.settle(self._ready)
-
-    def _choose(self) -> list[Item]:
-        """The calls that may start now, taken out of the queue with what they need (LP-29, LP-30, TL-4)."""
-        policy = self._work.plan.config.batch_policy
-        if not self._ready or (policy == "after_approvals" and self._asks.approvals):
-            return []
-        room = 1 if self._sequential else self._work.plan.limits.parallel_tools
-        room -= len(self._running)
-        human = any(running.ready.effect == "human" for running in self._running)
-        first_asked = min((item.index for item in self._asks.items), default=len(self._calls))
-        chosen: list[Item] = []
-        waiting: list[Item] = []
-        for item in self._ready:
-            ready = item.frozen
-            held = len(chosen) >= room or (human and ready.effect == "human")
-            if self._sequential and (waiting or item.index > first_asked):  # strictly in source order
-                held = True
-            if held or not self._bench.resources.take(ready.resource, self._wakeup):
-                waiting.append(item)
-                continue
-            if not self._count(item):
-                self._bench.resources.give_back(ready.resource)
-                continue
-            human = human or ready.effect == "human"
-            chosen.append(item)
-        self._ready = waiting
-        return chosen
-
-    def _count(self, item: Item) -> bool:
-        """Counts a start against the limits; refuses the call if it is one too many (LP-38)."""
-        work, name = self._work, item.frozen.tool.name
-        limits = work.plan.limits
-        if item.attempt > 1:
-            return True
-        if work.calls_total >= limits.tool_calls or work.calls_started.get(name, 0) >= limits.per_tool.get(
-            name, limits.tool_calls
-        ):
-            self._refuse(item.call, Refusal("limit", f"The limit of calls of {name} in this run is reached."))
-            return False
-        work.count_call(name)
-        return True
-
-    def _put_back(self, chosen: list[Item]) -> None:
-        for item in chosen:
-            self._bench.resources.give_back(item.frozen.resource)
-            if item.attempt == 1:
-                self._work.count_call(item.frozen.tool.name, -1)
-        self._ready = [*chosen, *self._ready]
-
-    def _intent(self, item: Item) -> CallStarted:
-        ready = item.frozen
-        # By their spelling: for Python 1 and true are equal, for a reader of the facts they are not.
-        changed = _encode(ready.arguments) != _encode(ready.call.arguments)
-        return CallStarted(
-            ready.call.call_id,
-            item.attempt,
-            ready.tool.name,
-            ready.digest,
-            ready.effect,
-            ready.key,
-            ready.arguments if changed else None,
-            item.approved_by,
-        )
-
-    def _enter(self, item: Item) -> None:
-        work, ready = self._work, item.frozen
-        tool = ready.tool
-        limit = work.plan.config.tool_timeout if tool.timeout is UNSET else tool.timeout
-        if ready.effect == "human":  # a person is not hurried
-            limit = None
-        now = work.clock.monotonic()
-        due = None if limit is None else now + limit
-        context: ToolContext[Any] = ToolContext(
-            run_id=work.run_id,
-            thread_id=work.thread_id,
-            turn=work.turn,
-            call_id=ready.call.call_id,
-            attempt=item.attempt,
-            idempotency_key=ready.key,
-            deps=self._bench.deps,
-            deadline=due,
-            now=work.clock.monotonic,
-            progress=Progress(ready.call.call_id, work.port.tell),
-            ask=self._asks.asker(ready) if ready.effect == "human" else None,
-            detach=self._bench.detach,
-            budget=work.spending,
-        )
-        if self._watch.fired:
-            context.yield_token.set("steering")
-        watch = self._watch_over(ready, item.attempt, limit, now)
-        running = Running(ready, item.attempt, context, self._bench, due=due, began=now, watch=watch)
-        self._running.append(running)
-        running.enter(self._wakeup.ring)
-
-    def _watch_over(self, ready: Ready, attempt: int, limit: float | None, now: float) -> StuckWatch | None:
-        config, tool = self._work.plan.config.stuck_tool, ready.tool
-        if config is None or ready.effect == "human" or not tool.supervised or tool.name in config.exclude:
-            return None
-        declared = limit
-        if tool.expected is not None:
-            try:
-                declared = tool.expected(ready.arguments)
-            except Exception:
-                logger.exception("the expected time of tool %s could not be told", tool.name)
-        return StuckWatch(config, ready.effect, attempt, declared, now)
 
     # While they run
 
@@ -447,7 +334,7 @@ class Phase:
     def close(self) -> None:
         """Ends its use; no cycle is left for the collector."""
         self._alarm.stop()  # left armed between batches: most never need it, and one timer serves them all
-        del self._asks, self._watch, self._alarm
+        del self._asks, self._watch, self._alarm, self._entrance
 
     def _yield(self) -> None:
         """Steering has arrived: whoever runs is asked to hand over, and the policy may want more (LP-25, LP-26)."""

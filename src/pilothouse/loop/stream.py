@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from ..contracts import Clock, Provider
 from ..errors import ProviderError
@@ -32,6 +32,7 @@ from ..responses import (
     UsageUpdate,
 )
 from .interrupt import GRACE, Interrupted, Interruptible
+from .reading import Gate, Silence, Stop
 from .timers import Alarm
 
 logger: Final = logging.getLogger("pilothouse.loop")
@@ -40,60 +41,6 @@ _EVENTS: Final = frozenset[type](
     {ResponseStarted, TextDelta, ReasoningDelta, ToolCallDelta, BlockEnded, UsageUpdate, Notice}
 )
 CANCELLED: Final = StreamEnd("cancelled")
-
-
-class Stop(Protocol):
-    """The part of a cancel scope that a reader needs."""
-
-    def on_cancel(self, callback: Callable[[], object], /) -> Callable[[], None]:
-        """Calls back once when cancelled, at once if it is already."""
-        ...
-
-
-class Gate:
-    """Where reading waits while it is paused.
-
-    Attributes:
-        paused: a live collection, empty while nothing is paused: the look at it is all that a read costs then.
-        wait: returns when reading may go on.
-        watch: calls back whenever a gate of the run was shut or opened; returns a function that takes this back.
-    """
-
-    __slots__ = ("paused", "wait", "watch")
-
-    def __init__(
-        self,
-        paused: Collection[object] = (),
-        wait: Callable[[], Awaitable[None]] | None = None,
-        watch: Callable[[Callable[[], object]], Callable[[], None]] | None = None,
-    ) -> None:
-        self.paused = paused
-        self.wait = wait
-        self.watch = watch
-
-
-class Silence:
-    """How long a provider may be silent (LP-51); None for no limit.
-
-    Attributes:
-        first_due: moment on the clock's `monotonic` by which the first event must be there.
-        idle: seconds between two events.
-        first_kind, idle_kind: what a trip is called.
-    """
-
-    __slots__ = ("first_due", "first_kind", "idle", "idle_kind")
-
-    def __init__(
-        self,
-        first_due: float | None = None,
-        idle: float | None = None,
-        first_kind: ErrorKind = "send_timeout",
-        idle_kind: ErrorKind = "idle_timeout",
-    ) -> None:
-        self.first_due = first_due
-        self.idle = idle
-        self.first_kind: ErrorKind = first_kind
-        self.idle_kind: ErrorKind = idle_kind
 
 
 def supervise(

@@ -1,7 +1,7 @@
 """A run of the loop: turns of a response and its tool calls until nothing is left to do (LP-3).
 
 The run is a small machine whose steps are `Step`; each step does its part and names the next one, so that a resumed
-run enters at any of them. What the end of a response leads to is `AFTER`.
+run enters at any of them. What may follow what is `STEPS`; what the end of a response leads to is `AFTER`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Turns:
         work.time.begin()
         try:
             while step is not Step.DONE:
-                step = await _STEPS[step](self)
+                move = STEPS[step]
+                step = await move.take(self)
+                assert step in move.to, (move, step)
         except Stopped:
             await self._end_stopped()
         except Detached:
@@ -275,18 +277,37 @@ class Turns:
         return Step.END
 
 
-_STEPS: Final[Mapping[Step, Callable[[Turns], Awaitable[Step]]]] = MappingProxyType(
+class Move(NamedTuple):
+    """What is done in a step, and where that may lead."""
+
+    take: Callable[[Turns], Awaitable[Step]]
+    to: frozenset[Step]
+
+
+def _to(*steps: Step) -> frozenset[Step]:
+    return frozenset(steps)
+
+
+STEPS: Final[Mapping[Step, Move]] = MappingProxyType(
     {
-        Step.OPEN: Turns._open,  # noqa: SLF001 - the class's own table
-        Step.ASK: Turns._ask,  # noqa: SLF001
-        Step.JUDGE: Turns._judge,  # noqa: SLF001
-        Step.CALLS: Turns._call,  # noqa: SLF001
-        Step.CLOSE: Turns._close,  # noqa: SLF001
-        Step.NEXT: Turns._next,  # noqa: SLF001
-        Step.END: Turns._finish,  # noqa: SLF001
-        Step.LEAVE: Turns._leave,  # noqa: SLF001
+        Step.OPEN: Move(Turns._open, _to(Step.ASK, Step.END)),  # noqa: SLF001 - the class's own table
+        Step.ASK: Move(Turns._ask, _to(Step.JUDGE)),  # noqa: SLF001
+        Step.JUDGE: Move(Turns._judge, _to(Step.CALLS, Step.CLOSE, Step.LEAVE)),  # noqa: SLF001
+        Step.CALLS: Move(Turns._call, _to(Step.CLOSE)),  # noqa: SLF001
+        Step.CLOSE: Move(Turns._close, _to(Step.NEXT)),  # noqa: SLF001
+        Step.NEXT: Move(Turns._next, _to(Step.OPEN, Step.END)),  # noqa: SLF001
+        Step.END: Move(Turns._finish, _to(Step.DONE)),  # noqa: SLF001
+        Step.LEAVE: Move(Turns._leave, _to(Step.DONE)),  # noqa: SLF001
     }
 )
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram; the docs hold it and a test compares."""
+    lines = ["stateDiagram-v2", "    [*] --> open"]
+    for step, move in STEPS.items():
+        lines += [f"    {step.name.lower()} --> {to.name.lower()}" for to in sorted(move.to)]
+    return "\n".join([*lines, "    done --> [*]"]) + "\n"
 
 
 # What the end of a response leads to (§3.3)
