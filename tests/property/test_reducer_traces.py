@@ -12,7 +12,7 @@ from oracles.alphabet import HOST, RUNTIME
 from oracles.traces import RUN_ID, Bench, check_many, draw, snapshot
 from pilothouse.commands import Cancel, Command, FollowUp, Replace, Steer, Withdraw
 from pilothouse.core.view import view, view_digest
-from pilothouse.errors import ProtocolViolation, RecordRefused
+from pilothouse.errors import InvalidCommand, InvalidSpec, ProtocolViolation, RecordRefused
 from pilothouse.events import (
     ArgumentsTold,
     CallHeartbeat,
@@ -35,7 +35,7 @@ from pilothouse.events import (
 )
 from pilothouse.journal.sqlite import SQLiteJournal
 from pilothouse.messages import Message
-from pilothouse.records import Draft
+from pilothouse.records import Draft, RunSpec
 from pilothouse.runs.timing import RunLimits, RunTiming
 
 TEXT_NOT_SAVED = RunTiming(partial_interval=None)
@@ -323,3 +323,27 @@ async def test_a_withdrawal_is_applied_by_what_it_returned() -> None:
         (returned,) = [record.seq for record in await bench.facts() if isinstance(record.fact, InputReturned)]
         assert (ack.state, ack.applied_seq) == ("applied", returned)
         assert bench.port.commands.peek() is None
+
+
+@pytest.mark.parametrize(
+    "body", [Steer("hello"), Steer(None), Cancel(5), Cancel("x", "nobody"), Withdraw(5), "cancel", None]
+)
+async def test_a_malformed_command_is_an_error_and_leaves_no_trace(body: object) -> None:
+    """RC-36, §3.7: it would be stored and never be read again."""
+    async with Bench() as bench:
+        with pytest.raises(InvalidCommand):
+            await bench.controller.command(Command("c", RUN_ID, body))
+        assert len(await bench.facts()) == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [RunSpec("r2", "t2", ("hello",)), RunSpec("r2", "t2", (Message("m", "narrator"),)), RunSpec("r2", "t2", None),
+     RunSpec("r2", "t2", (Message("m", "user"),), options=[1]), RunSpec("r2", "t2", (Message("m", "user"),), deadline_ms="soon")],
+)  # fmt: skip
+async def test_a_malformed_spec_is_an_error_and_leaves_no_trace(spec: RunSpec) -> None:
+    """RC-31."""
+    async with Bench() as bench:
+        with pytest.raises(InvalidSpec):
+            await bench.controller.start(spec)
+        assert not await bench.controller.has_run("r2")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pilothouse.commands import Answer, Command, InputAnswer
+from pilothouse.commands import Answer, Cancel, Command, InputAnswer, Steer
 from pilothouse.core import canonical
 from pilothouse.core.canonical import (
     MAX_DEPTH,
@@ -26,6 +26,7 @@ from pilothouse.core.canonical import (
     digest_of,
     draft_digest,
     encode,
+    misshapen,
     normal,
     readable,
     scrub,
@@ -480,3 +481,16 @@ def test_every_class_of_the_vocabulary_is_looked_into_where_it_can_hold_anything
     assert "parts" in canonical._open_fields(Message)
     assert "message" in canonical._open_fields(MessageAdded)
     assert set(canonical._open_fields(RunSpec)) >= {"input", "base", "options", "output_schema", "extensions"}
+
+
+def test_a_value_of_the_wrong_shape_is_told_from_a_good_one() -> None:
+    """RC-31, RC-36: before anything is written."""
+    assert (
+        misshapen(TurnStarted(1))
+        == misshapen(RunSpec("r", "t"))
+        == misshapen(Command("c", "r", Cancel("x")))
+        == ""
+    )
+    assert misshapen(Command("c", "r", Steer("hello"))).startswith("body.message: Expected `object`")
+    assert misshapen(RunSpec("r", "t", ("hello",))).startswith("input[0]: Expected `object`")
+    assert misshapen(Noted("n/x", {1})) == "data: set is no JSON value"

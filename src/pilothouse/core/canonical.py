@@ -7,6 +7,7 @@ decimal, floats finite and shortest. It is not RFC 8785, whose numbers are doubl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from math import isfinite
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -238,31 +239,36 @@ def seal(
     )
 
 
-def misshapen(fact: AnyFact) -> str:
-    """Why a fact is none: where it holds what it must not hold, or what JSON cannot; empty if it is well made."""
-    try:
-        readable(encode_body(fact, "", None, None))
-    except NotJSON as error:
-        return str(NotJSON(error.path.removeprefix("data."), error.why))
-    return ""
-
-
 def encode_body(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> bytes:
     """The bytes that are stored of a fact (RC-5)."""
     return encode(Body(fact, event_id, causation, source))
 
 
-def readable(body: bytes) -> None:
-    """Refuses a body that could be written but not be read back: a field holds what it must not hold. 1 µs.
+def readable(body: bytes, kind: type[Value] = Body) -> None:
+    """Refuses what could be written but not be read back: a field holds what it must not hold. 1 µs for a fact.
 
     Raises:
         NotJSON: names the path.
     """
     try:
-        _body_decoder.decode(body)
+        _decoder_of(kind).decode(body)
     except msgspec.ValidationError as error:
         why, _, path = str(error).partition(" - at `$.")
-        raise NotJSON(path.rstrip("`").removeprefix("data."), why) from error
+        raise NotJSON(path.rstrip("`").removeprefix("data." if kind is Body else ""), why) from error
+
+
+@cache
+def _decoder_of(kind: type[Value]) -> msgspec.json.Decoder[Value]:
+    return msgspec.json.Decoder(kind)
+
+
+def misshapen(value: Value) -> str:
+    """Why a value of the vocabulary is none: where it holds what it must not hold, or what JSON cannot; else empty."""
+    try:
+        readable(encode(value), type(value))
+    except NotJSON as error:
+        return str(error)
+    return ""
 
 
 def draft_digest(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> str:

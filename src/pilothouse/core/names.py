@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from functools import lru_cache
 from hashlib import blake2b
 from typing import final
 
@@ -49,6 +50,7 @@ class Names:
         return twin
 
 
+@lru_cache(maxsize=256)  # a name is asked for, taken and often delivered: one hash for the three
 def _mark(kind: str, name: str) -> int:
     # 0.9 µs; `hash()` is another one in each process, and what is folded must not depend on the process.
     return int.from_bytes(blake2b(f"{kind}:{name}".encode("utf-8", "replace"), digest_size=8).digest(), "big")

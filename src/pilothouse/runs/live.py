@@ -222,7 +222,8 @@ class LiveRun:
         ):
             return []
         names = self.state.names  # a message that is durable may not be published yet
-        done = {*whole, *[name for name in self.partials.message_ids() if names.has("message", name)]}
+        open_ = self.partials.message_ids().difference(whole)
+        done = {*whole, *[name for name in open_ if names.has("message", name)]}
         return [(Draft(fragment), HOST) for fragment in self.partials.take(whole=done)]
 
     # Recording

@@ -19,7 +19,7 @@ from ..commands import (
     Steer,
     Withdraw,
 )
-from ..core.canonical import NotJSON, digest, encode, normal
+from ..core.canonical import digest, encode, misshapen, normal
 from ..core.rules import answers
 from ..core.run import HOST, CommandState, Phase, RunState
 from ..errors import (
@@ -286,17 +286,16 @@ def _refused(command: Command, code: str) -> Ack:
 
 def _checked(command: Command, limits: RunLimits) -> tuple[Command, str]:
     """The command in its stored form, with its digest."""
+    if why := misshapen(command):
+        raise InvalidCommand(f"the command cannot be stored: {why}")
     if not 1 <= len(command.id) <= 200 or not command.id.isprintable():
         raise InvalidCommand("a command id has 1 to 200 printable characters")
     body = command.body
     if isinstance(body, Cancel) and not body.reason.strip():
         raise InvalidCommand("a cancel needs a reason")
-    try:
-        command, canonical = normal(command)
-        if command.extensions and len(encode(command.extensions)) > limits.max_extension_bytes:
-            raise InvalidCommand(f"extensions exceed {limits.max_extension_bytes} bytes", "extensions")
-        if len(canonical) + ENVELOPE > limits.max_fact_bytes:
-            raise InvalidCommand(f"a command of {len(canonical)} bytes is too large", "too_large")
-        return command, digest(canonical)
-    except NotJSON as error:
-        raise InvalidCommand(f"the command is not JSON: {error}") from error
+    command, canonical = normal(command)
+    if command.extensions and len(encode(command.extensions)) > limits.max_extension_bytes:
+        raise InvalidCommand(f"extensions exceed {limits.max_extension_bytes} bytes", "extensions")
+    if len(canonical) + ENVELOPE > limits.max_fact_bytes:
+        raise InvalidCommand(f"a command of {len(canonical)} bytes is too large", "too_large")
+    return command, digest(canonical)

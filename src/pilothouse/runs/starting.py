@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from ..core.canonical import NotJSON, chain_start, digest, encode, normal, seal
+from ..core.canonical import NotJSON, chain_start, digest, encode, misshapen, normal, readable, seal
 from ..core.run import HOST, RunState, apply
 from ..core.settling import event_id_of
 from ..core.transcript import wants_answer
@@ -66,7 +66,11 @@ class Starter:
         try:
             registration = self._register(await self._checked(spec))
         except NotJSON as error:
-            raise InvalidSpec(f"the spec is not JSON: {error}") from error
+            raise InvalidSpec(f"the spec cannot be stored: {error}") from error
+        except (AttributeError, TypeError) as error:  # a spec of the wrong shape confuses the checks
+            if why := misshapen(spec):
+                raise InvalidSpec(f"the spec cannot be stored: {why}") from error
+            raise
         try:
             live, reopened = await self._create(registration, expect_head)
         except RunConflict:
@@ -163,6 +167,7 @@ class Starter:
     def _register(self, spec: RunSpec) -> Registration:
         fleet = self._fleet
         spec, body = normal(spec)
+        readable(body, RunSpec)
         spec_digest = digest(body)
         identity = digest(f"{spec_digest}\n{fleet.binding}\n{fleet.described.digest}".encode())
         return Registration(
