@@ -27,7 +27,7 @@ from pilothouse.loop.context import ToolContext
 from pilothouse.loop.hooks import Block, CallCheck, CallDone, Override, Rewrite
 from pilothouse.loop.ready_tools import external_tool, schema_tool
 from pilothouse.loop.tools import Tool, tool
-from pilothouse.messages import Text, ToolSpec
+from pilothouse.messages import ArtifactRef, Text, ToolSpec
 from pilothouse.testing import Hold, LoopRig, ScriptedProvider, StepClock
 from pilothouse.testing.scripted import call
 
@@ -640,6 +640,25 @@ async def test_a_tool_that_a_client_runs_gets_its_result_from_the_answer() -> No
     assert rig.text("p") == "red"
     assert rig.run.of(CallFinished)[-1].marks == ("terminate",)
     assert rig.run.of(CallStarted) == []
+
+
+async def test_a_large_result_of_a_client_is_spilled_too() -> None:
+    """TL-15, TL-16: what the client sent is whole in an artifact; one that is too large even for that is an error."""
+    rig = Rig([call("pick", {"n": 1}, call_id="p")], tools=[external_tool(SPEC)], spill_above=8_192)
+    await rig.begin()
+    rig.run.answer(rig.pending[0], ExternalResult((Text("x" * 50_000),)))
+    await rig.task
+    shown, ref = rig.run.of(CallFinished)[0].content
+    assert isinstance(shown, Text)
+    assert len(shown.text) < 8_192
+    assert isinstance(ref, ArtifactRef)
+    assert rig.run.port.artifacts[ref.digest] == b"x" * 50_000
+    rig = Rig([call("pick", {"n": 1}, call_id="p")], tools=[external_tool(SPEC)], result_limit=40_000)
+    await rig.begin()
+    rig.run.answer(rig.pending[0], ExternalResult((Text("x" * 50_000),)))
+    await rig.task
+    assert rig.ends == {"p": ("failed", "bad_result")}
+    assert "50000 bytes, more than the limit of 40000" in rig.text("p")
 
 
 async def test_an_external_call_may_be_denied_fail_expire_and_wait_over_a_restart() -> None:

@@ -27,7 +27,7 @@ from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig
 from pilothouse.loop.context import ToolContext, current_call
 from pilothouse.loop.tools import NotRun, Tool, ToolResult, tool
-from pilothouse.messages import Text
+from pilothouse.messages import Structured, Text
 from pilothouse.testing import Hold, LoopRig, Meter, ScriptedProvider, StepClock
 from pilothouse.testing.scripted import call, texts, thought
 
@@ -579,6 +579,22 @@ async def test_progress_is_coalesced_and_dropped_after_the_end() -> None:
         ("step 99", 1.0, 16),
         ("x" * 512, 1.0, 0),
     ]
+
+
+async def test_progress_may_be_a_part() -> None:
+    """§2.5: a text is the text, anything else is a detail."""
+
+    @tool
+    async def draws(ctx: ToolContext[Any]) -> None:
+        """Draws."""
+        ctx.progress(Text("sketched"), fraction=0.5)
+        ctx.progress(Structured({"lines": 3}), data="more")
+
+    run = rig(draws, script=[call("draws", call_id="c")])
+    await run.run()
+    (told,) = [body for body in run.told if isinstance(body, CallProgress)]
+    assert (told.text, told.fraction) == ("sketched", 0.5)
+    assert told.details == ({"type": "structured", "data": {"lines": 3}}, "more")
 
 
 async def test_progress_works_from_a_thread() -> None:

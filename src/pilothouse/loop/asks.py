@@ -24,6 +24,7 @@ from .desk import Desk, Waiting
 from .item import Item, resolved
 from .results import content_of
 from .schema import InvalidArguments, reader_of
+from .spill import Spill
 from .tools import ToolResult
 from .work import Work
 
@@ -50,6 +51,7 @@ class Asks:
         desk: Desk,
         checker: Checker,
         bench: Bench,
+        spill: Spill,
         finish: Finish,
         wake: Callable[[], object],
     ) -> None:
@@ -58,6 +60,7 @@ class Asks:
         self._desk = desk
         self._checker = checker
         self._bench = bench
+        self._spill = spill
         self._finish = finish
         self._to_open: list[tuple[Item, Request]] = []
         self._open: dict[str, Item] = {}  # request id -> the call that waits for it
@@ -216,8 +219,9 @@ class Asks:
         call = self._open[request_id].call
         record = resolved(request_id, resolution, command.id)
         if isinstance(resolution, ExternalResult):
+            terminate = bool(command.extensions.get(TERMINATE))
+            end = await self._external_end(call, resolution, terminate=terminate)
             self._close(request_id)
-            end = _external_end(call, resolution, terminate=bool(command.extensions.get(TERMINATE)))
             self._finish(end, record)
         elif isinstance(resolution, Deny):
             self._close(request_id)
@@ -226,6 +230,12 @@ class Asks:
             await pending.reject("answer_mismatch")
             return
         await self._work.book.write()
+
+    async def _external_end(self, call: ToolCall, result: ExternalResult, *, terminate: bool) -> CallFinished:
+        content = content_of(ToolResult(result.content, is_error=result.is_error))
+        marks = ("terminate",) if terminate else ()
+        end = CallFinished(call.call_id, "succeeded", content.parts, content.is_error, marks=marks)
+        return await self._spill.fit(end, self._work.tools.get(call.tool))
 
     def _expired(self, request: Request) -> None:
         item = self._close(request.id)
@@ -292,7 +302,7 @@ class Asks:
 
     # Resume
 
-    def take_up(self, item: Item, known: CallState) -> Item | None:
+    async def take_up(self, item: Item, known: CallState) -> Item | None:
         """A call that an earlier attachment left waiting: the same request stays open, nothing asks again (LP-36)."""
         request = self._work.past_requests.get(known.request_id or "")
         tool = self._work.tools.get(known.tool)
@@ -311,9 +321,9 @@ class Asks:
         if known.request_open:
             self._expect(item, request)
             return None
-        return self._resolved_before(item, known)
+        return await self._resolved_before(item, known)
 
-    def _resolved_before(self, item: Item, known: CallState) -> Item | None:
+    async def _resolved_before(self, item: Item, known: CallState) -> Item | None:
         resolution = known.resolution
         if isinstance(resolution, Allow):
             item.approved_by = known.request_id
@@ -321,7 +331,7 @@ class Asks:
         if isinstance(resolution, Deny):
             self._denied(item.call, resolution)
         elif isinstance(resolution, ExternalResult):
-            self._finish(_external_end(item.call, resolution, terminate=False))
+            self._finish(await self._external_end(item.call, resolution, terminate=False))
         else:
             self._refuse(item.call, "expired", "Nobody answered in time; this call was not run.")
         return None
@@ -340,12 +350,6 @@ def _same_operation(ready: Ready, request: Request, known: CallState) -> bool:
         return True
     edited = isinstance(known.resolution, Allow) and known.resolution.arguments is not None
     return edited or operation_digest(ready.tool.name, ready.digest, ready.effect) == request.operation_digest
-
-
-def _external_end(call: ToolCall, result: ExternalResult, *, terminate: bool) -> CallFinished:
-    content = content_of(ToolResult(result.content, is_error=result.is_error))
-    marks = ("terminate",) if terminate else ()
-    return CallFinished(call.call_id, "succeeded", content.parts, content.is_error, marks=marks)
 
 
 def _said(resolution: Resolution, read: Callable[[JSON], Any]) -> Any:

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final, Generic, Protocol, TypeVar, final, overload
 
+import msgspec
+
 from ..cancel import Token
 from ..contracts import CancelToken
 from ..errors import UsageError
 from ..events import CallProgress
-from ..messages import JSON, Usage
+from ..messages import JSON, Part, Text, Usage
 from .answers import Backgrounded
 
 D = TypeVar("D")
@@ -101,9 +103,24 @@ class ToolContext(Generic[D]):
         """Seconds until the time limit, None without one; never negative."""
         return None if self.deadline is None else max(0.0, self.deadline - self._now())
 
-    def progress(self, text: str | None = None, *, fraction: float | None = None, data: JSON = None) -> None:
-        """Says how far the tool is. Never waits, works from any thread, is dropped after the end (TL-9)."""
-        self._said.say(text, fraction, data)
+    def progress(
+        self, text: str | Part | None = None, *, fraction: float | None = None, data: JSON = None
+    ) -> None:
+        """Says how far the tool is. Never waits, works from any thread, is dropped after the end (TL-9).
+
+        Args:
+            text: the newest counts, 512 characters of it; a part that is no text is told as a detail.
+            fraction: how much is done, 0 to 1.
+            data: a detail; the last 16 are told.
+        """
+        if text is None or isinstance(text, str):
+            self._said.say(text, fraction, data)
+        elif isinstance(text, Text):
+            self._said.say(text.text, fraction, data)
+        else:
+            self._said.say(None, fraction, msgspec.to_builtins(text))
+            if data is not None:
+                self._said.say(None, None, data)
 
     @overload
     async def ask(self, prompt: str) -> JSON: ...

@@ -55,9 +55,11 @@ class Phase:
         self._checker = Checker(work)
         self._desk = Desk(work)
         self._wakeup = Wakeup()
-        self._asks = Asks(work, self._desk, self._checker, bench, self._finish, self._wakeup.ring)
-        self._after = After(work, self._checker)
         self._spill = Spill(work)
+        self._asks = Asks(
+            work, self._desk, self._checker, bench, self._spill, self._finish, self._wakeup.ring
+        )
+        self._after = After(work, self._checker)
         self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
         self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
@@ -140,7 +142,7 @@ class Phase:
     async def _check(self, index: int, call: ToolCall) -> None:
         known = self._work.past_calls.get(call.call_id)
         if known is not None and known.state == "awaiting":
-            self._queue(self._asks.take_up(Item(index, call), known))
+            self._queue(await self._asks.take_up(Item(index, call), known))
             return
         past = None if known is None else await past_of(call, known, self._work.tools)
         if past is not None:
@@ -270,10 +272,7 @@ class Phase:
         """The end of a call becomes its result: hook, then small enough for the transcript."""
         if self._after.wants(running, end):
             end = await self._after.of(running, end)
-        limit = running.ready.tool.spill_above or self._work.plan.config.spill_above
-        if self._spill.wants(end, limit):
-            end = await self._spill.of(end, limit)
-        self._finish(end)
+        self._finish(await self._spill.fit(end, running.ready.tool))
 
     def _supervise(self, running: Running, watch: StuckWatch, now: float) -> None:
         """The stages of a call that takes too long (LP-48)."""

@@ -30,13 +30,18 @@ class Spill:
     def __init__(self, work: Work) -> None:
         self._work = work
 
-    def wants(self, end: CallFinished, limit: int) -> bool:
+    async def fit(self, end: CallFinished, tool: Tool | None) -> CallFinished:
+        """The result as the transcript takes it: itself, if nothing of it is too large."""
+        limit = (tool and tool.spill_above) or self._work.plan.config.spill_above
+        return await self._of(end, limit) if self._wants(end, limit) else end
+
+    def _wants(self, end: CallFinished, limit: int) -> bool:
         """Whether a result may have a part that is too large; cheap, because nearly none has."""
         large = sum([len(part.text) for part in end.content if type(part) is Text])
         # A character has at most four bytes, and JSON data is as large as the text beside it.
         return large * 4 > limit or (large == 0 and any(type(part) is Structured for part in end.content))
 
-    async def of(self, end: CallFinished, limit: int) -> CallFinished:
+    async def _of(self, end: CallFinished, limit: int) -> CallFinished:
         """The result with its large parts as artifacts; one that is too large for that is an error."""
         hard = self._work.plan.config.result_limit
         parts: list[Part] = []
