@@ -15,6 +15,8 @@ Each fault counts the calls that it is for from the moment on in which it was ar
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, Literal, Self, TypeAlias, TypeVar, final
 
@@ -170,6 +172,14 @@ class FaultyJournal:
         async def strike(_run_id: str) -> None:
             self._crashed = True
             await _for_ever()
+
+        return self._arm(Fault(on, at, when, 1, strike))
+
+    def kill(self, at: int = 1, *, when: When = "before", on: Collection[Call] = WRITES) -> Fault:
+        """At the `at`-th call this process is killed (SIGKILL), before or after the commit; for crash matrices."""
+
+        async def strike(_run_id: str) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
 
         return self._arm(Fault(on, at, when, 1, strike))
 
