@@ -163,8 +163,8 @@ async def live(journal: Journal, scenario: Scenario, effects: Path, say: Callabl
             message = Message("in", "user", (Text("go"),))
             run = await controller.start(RunSpec("run", "thread", (message,)), until="accepted")
         view = await run.inspect()
-        if view.status == "unknown":
-            await run.recover()
+        if view.status == "unknown" or view.ownership in ("parked", "orphaned"):
+            await run.recover()  # at rest too: an answer may have been received and not delivered
         if scenario.steer:
             await run.steer(Message("more", "user", (Text("and more"),)), id="steer")
         async with asyncio.timeout(LIFE_S):
@@ -189,7 +189,8 @@ async def _see_through(controller: RunController, scenario: Scenario, say: Calla
         say("saw", item.seq, item.digest)
         fact = item.fact
         if isinstance(fact, RequestOpened):
-            await controller.run("run").approve(fact.request.id, id=f"allow-{fact.request.id}")
+            ack = await controller.run("run").approve(fact.request.id, id=f"allow-{fact.request.id}")
+            say("ack", fact.request.id, ack.state, ack.code)
         if scenario.cancel_after and item.seq == scenario.cancel_after:
             await controller.cancel("run", "enough")
 
@@ -363,6 +364,8 @@ async def judge(
 ) -> list[str]:
     """What must hold once a run was cut, recovered and ended."""
     problems = [f"{what}: {words}" for what, *words in seen if what in ("failed", "bad_request")]
+    if problems:
+        problems += [f"{what}: {words}" for what, *words in seen if what == "ack"]
     problems += (await journal.verify()).problems
     ends = {words[0]: words[1] for words in said if words[0] in ("ended", "next")}
     allowed = {"completed", "cancelled"} if scenario.cancel_after else {"completed"}
@@ -427,6 +430,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="pilothouse-cuts-"))
     began = time.monotonic()
     try:
+        tools_of(folder / "effects")  # imports what every process needs, once
         matrix = Matrix(Stores(options.store, folder, dsn), folder, seed)
         number = 0
         while matrix.counts["cuts"] < options.cuts:
