@@ -169,8 +169,7 @@ async def live(journal: Journal, scenario: Scenario, effects: Path, say: Callabl
             await run.steer(Message("more", "user", (Text("and more"),)), id="steer")
         async with asyncio.timeout(LIFE_S):
             await _see_through(controller, scenario, say)
-        view = await run.inspect()
-        say("ended", view.status)
+        say("ended", (await run.wait(timeout=LIFE_S)).view.status)
         keep = (await controller.history("run"))[-1].message.id
         spec = RunSpec(
             "next-run", "thread", (Message("next", "user", (Text("next"),)),), parent=Parent("run", keep)
