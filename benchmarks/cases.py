@@ -276,9 +276,28 @@ async def serving() -> list[Row]:
     ]
 
 
+async def journals() -> list[Row]:
+    """Journals alone."""
+    from . import journals as alone
+
+    return await alone.journals()
+
+
 CASES = {
     case.__name__: case
-    for case in (importing, turn, tool_call, delta, concurrent, memory, durable, counts, decoding, serving)
+    for case in (
+        importing,
+        turn,
+        tool_call,
+        delta,
+        concurrent,
+        memory,
+        durable,
+        journals,
+        counts,
+        decoding,
+        serving,
+    )
 }
 
 
