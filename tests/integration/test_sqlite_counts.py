@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -108,6 +109,23 @@ async def test_an_append_costs_the_same_at_the_end_of_a_long_run(tmp_path: Path)
         late = await pages_an_append(run)
         assert early >= 1
         assert late <= 1.5 * early
+
+
+async def test_a_replay_holds_one_page_at_a_time(tmp_path: Path) -> None:
+    """JR-29: its memory does not grow with the length of the run."""
+    async with SQLiteJournal(tmp_path / "j.db", durability="off") as journal:
+        run = SampleRun()
+        await run.store(journal)
+
+        for _ in range(20):
+            await run.add(journal, 1_000, size=500)
+        tracemalloc.start()
+        after = 0
+        while after < run.head.seq:
+            after = (await journal.read("run-1", after=after, limit=200)).records[-1].seq
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4_000_000  # a page is half a megabyte, all of them fifty
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Memory and SQLite answer alike, whatever is asked of them in whatever order (run-controller §3.13)."""
+"""Memory, SQLite and Postgres answer alike, whatever is asked of them in whatever order (run-controller §3.13)."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -16,11 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pilothouse.contracts import Journal
 from pilothouse.errors import PilothouseError
 from pilothouse.events import Noted
-from pilothouse.journal import MemoryJournal, SQLiteJournal
+from pilothouse.journal import MemoryJournal, PostgresJournal, SQLiteJournal
 from pilothouse.records import Head, Parent, RunQuery, RunStateName, RunStatus, ThreadRecord
 from pilothouse.testing import SampleRun
 from pilothouse.testing.clock import START_MS
 from pilothouse.testing.sample_runs import claim_by
+from postgres_server import shared_dsn
+
+_numbers = itertools.count()
 
 RUNS = st.sampled_from([f"run-{number}" for number in range(5)])
 THREADS = st.sampled_from(["t1", "t2"])
@@ -39,17 +43,22 @@ QUERIES = st.builds(
 
 
 class JournalsAgree(RuleBasedStateMachine):
+    own_clock = False  # a store that judges leases by its own clock is not told of another time
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.runner = asyncio.Runner()
         self.memory = MemoryJournal()
-        self.sqlite = SQLiteJournal(self.folder / "j.db", durability="off")
+        self.durable = self.open_durable()
         self.runs: dict[str, SampleRun] = {}
         self.now_ms = START_MS
 
+    def open_durable(self) -> Journal:
+        return SQLiteJournal(self.folder / "j.db", durability="off")
+
     def teardown(self) -> None:
-        self.runner.run(self.sqlite.aclose())
+        self.runner.run(self.durable.aclose())
         self.runner.close()
         shutil.rmtree(self.folder)
 
@@ -58,15 +67,15 @@ class JournalsAgree(RuleBasedStateMachine):
 
         async def answers() -> list[Any]:
             found: list[Any] = []
-            for journal in (self.memory, self.sqlite):
+            for journal in (self.memory, self.durable):
                 try:
                     found.append(await question(journal))
                 except (PilothouseError, ValueError) as error:
                     found.append((type(error), str(error)))
             return found
 
-        memory, sqlite = self.runner.run(answers())
-        assert memory == sqlite
+        memory, durable = self.runner.run(answers())
+        assert memory == durable
         return memory
 
     @rule(
@@ -141,7 +150,7 @@ class JournalsAgree(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, seconds=st.sampled_from([1, 20, 60]))
     def renew_later(self, owner: str, seconds: int) -> None:
-        self.now_ms += seconds * 1000
+        self.now_ms += 0 if self.own_clock else seconds * 1000
         self.ask(lambda journal: journal.renew(claim_by(owner).owner, ttl_ms=30_000, now_ms=self.now_ms))
 
     @rule(thread_id=THREADS)
@@ -189,3 +198,14 @@ class JournalsAgree(RuleBasedStateMachine):
 
 TestJournalsAgree = JournalsAgree.TestCase
 TestJournalsAgree.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+class PostgresAgrees(JournalsAgree):
+    own_clock = True
+
+    def open_durable(self) -> Journal:
+        return PostgresJournal(shared_dsn(), schema=f"agree_{next(_numbers)}", pool_size=2)
+
+
+TestPostgresAgrees = PostgresAgrees.TestCase
+TestPostgresAgrees.settings = settings(max_examples=10, stateful_step_count=40, deadline=None)
