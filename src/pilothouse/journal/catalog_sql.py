@@ -21,6 +21,8 @@ def conditions(query: RunQuery, before: int | None) -> Iterator[tuple[list[str],
     Each list is read in order from one index and none is sorted: that of the thread, parent or origin where one is
     asked for, else one list a status. A `+` keeps SQLite from choosing another column's index.
     """
+    if query.statuses == () or query.states == ():  # nothing can be one of none
+        return
     common = _given(
         {
             "no < ?": before,

@@ -99,6 +99,7 @@ class ListChecks(Opens):
             RunQuery(states=("terminal",)): ["one"],
             RunQuery(states=("accepted", "waiting")): ["three", "two"],
             RunQuery(states=()): [],
+            RunQuery(thread_id="t1", statuses=()): [],
             RunQuery(statuses=("completed", "waiting")): ["two", "one"],
             RunQuery(statuses=("failed",)): [],
             RunQuery(binding="other"): ["two"],
