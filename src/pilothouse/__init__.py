@@ -3,6 +3,8 @@
 Names are loaded at first use, so that importing the package costs next to nothing. Grouped as the house is built:
 
     conversation   AgentController, Reply, AgentState, RunExtras, UploadController, UploadFile, UploadResult
+    AI controllers AIController, BaseAIController, StagedController, Change, Export, RequestEvent, ResponseEvent,
+                   PromptEvent, Postponed, Ending, current_reply
     loop, tools    AgentLoop, LoopConfig, tool
     runs           RunController, Run, RunSpec, Command
     journals       MemoryJournal, SQLiteJournal
@@ -28,12 +30,23 @@ if TYPE_CHECKING:
     from .contracts import Runtime as Runtime
     from .conversation.attachments import Attachment as Attachment
     from .conversation.controller import AgentController as AgentController
+    from .conversation.controllers import AIController as AIController
+    from .conversation.controllers import BaseAIController as BaseAIController
+    from .conversation.controllers import Export as Export
+    from .conversation.controllers import RequestEvent as RequestEvent
+    from .conversation.controllers import ResponseEvent as ResponseEvent
+    from .conversation.controllers import current_reply as current_reply
     from .conversation.extras import RunExtras as RunExtras
     from .conversation.files import UploadFile as UploadFile
     from .conversation.files import UploadResult as UploadResult
+    from .conversation.interceptor import Postponed as Postponed
+    from .conversation.interceptor import PromptEvent as PromptEvent
     from .conversation.reply import Reply as Reply
+    from .conversation.staging import Change as Change
+    from .conversation.staging import StagedController as StagedController
     from .conversation.sync import run_sync as run_sync
     from .conversation.uploads import UploadController as UploadController
+    from .core.delivery import Ending as Ending
     from .core.lifecycle import AgentState as AgentState
     from .errors import ConfigError as ConfigError
     from .errors import JournalError as JournalError
@@ -66,14 +79,19 @@ if TYPE_CHECKING:
     from .runs.handle import Run as Run
 
 _HOMES = {
+    "AIController": "conversation.controllers",
     "AgentController": "conversation.controller",
     "AgentLoop": "loop.agent",
     "AgentState": "core.lifecycle",
     "Attachment": "conversation.attachments",
+    "BaseAIController": "conversation.controllers",
     "Cancelled": "events",
+    "Change": "conversation.staging",
     "Command": "commands",
     "Completed": "events",
     "ConfigError": "errors",
+    "Ending": "core.delivery",
+    "Export": "conversation.controllers",
     "Failed": "events",
     "File": "messages",
     "Image": "messages",
@@ -87,15 +105,20 @@ _HOMES = {
     "OutcomeError": "errors",
     "OutcomeUnknown": "errors",
     "PilothouseError": "errors",
+    "Postponed": "conversation.interceptor",
+    "PromptEvent": "conversation.interceptor",
     "Provider": "contracts",
     "ProviderError": "errors",
     "Reply": "conversation.reply",
+    "RequestEvent": "conversation.controllers",
+    "ResponseEvent": "conversation.controllers",
     "Run": "runs.handle",
     "RunController": "runs.controller",
     "RunExtras": "conversation.extras",
     "RunSpec": "records",
     "Runtime": "contracts",
     "SQLiteJournal": "journal.sqlite",
+    "StagedController": "conversation.staging",
     "Text": "messages",
     "ToolError": "errors",
     "Truncated": "events",
@@ -105,6 +128,7 @@ _HOMES = {
     "UploadResult": "conversation.files",
     "Usage": "messages",
     "UsageError": "errors",
+    "current_reply": "conversation.controllers",
     "provider": "providers.resolve",
     "run_sync": "conversation.sync",
     "tool": "loop.tools",

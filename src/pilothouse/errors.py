@@ -2,14 +2,18 @@
 
     PilothouseError
     ├── UsageError            the host asked for something that cannot be
-    │   ├── ConfigError, ToolDefinitionError
+    │   ├── ConfigError ⊃ ToolDefinitionError, DuplicateTool, ControllerInUse
     │   ├── AgentBusy, AgentClosed, NotOpened, NothingToDo, InvalidTarget, RunUnknown
     │   ├── MessageTooLong, ConversationFull, AttachmentTooLarge
     │   ├── InvalidSpec, InvalidCommand, Unsupported, CursorAhead
     │   ├── RunConflict, ThreadConflict, CommandConflict, DuplicateConflict
     │   ├── RunNotFound, CommandNotFound, ArtifactNotFound
     │   ├── NotControllable, OwnedElsewhere
-    │   └── SendRefused, SendAbandoned
+    │   └── SendRefused, SendAbandoned, DeadReply
+    ├── HookError             what a host plugged into a send failed
+    │   ├── HookTimeout, PostponeTimeout         (both also TimeoutError)
+    │   └── CommitFailed
+    ├── ReplyTimeout          the whole send took too long (also TimeoutError)
     ├── ProviderError         the model's side failed (recorded, given to on_error)
     │   ├── SendTimeout, StreamIdleTimeout       (both also TimeoutError)
     │   ├── StreamEndedEarly, ProviderContractError
@@ -37,6 +41,13 @@ from typing import TYPE_CHECKING
 from .messages import JSON
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Reply(Protocol):
+        """The handle of a send, as an error names it."""
+
+        id: str
+
     from .events import Outcome
     from .responses import ErrorInfo
 
@@ -67,6 +78,28 @@ class ToolDefinitionError(ConfigError):
     """A function cannot become a tool; names the parameter."""
 
     code = "tool_definition"
+
+
+class DuplicateTool(ConfigError):
+    """Two tools of one send have the same name; names both owners."""
+
+    code = "duplicate_tool"
+
+    def __init__(self, name: str, owners: tuple[str, ...]) -> None:
+        self.name, self.owners = name, owners
+        super().__init__(f"tools: two are called {name!r} ({' and '.join(owners)}): give one a namespace")
+
+
+class ControllerInUse(ConfigError):
+    """An AI controller serves one conversation at a time."""
+
+    code = "controller_in_use"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(
+            f"cannot use AI controller {key!r} because another conversation has it: close that one, or make another"
+        )
 
 
 class AgentBusy(UsageError):
@@ -282,15 +315,88 @@ class OwnedElsewhere(UsageError):
 
 
 class SendRefused(UsageError):
-    """An interceptor refused the message before it was committed."""
+    """An interceptor refused the message before it was committed; the draft is on `reply.user_message`.
+
+    Attributes:
+        reply: the send; None where a steering or follow-up message of a running one was refused.
+        reason: what the interceptor said, None if nothing.
+    """
 
     code = "send_refused"
 
+    def __init__(self, reply: Reply | None = None, reason: str | None = None) -> None:
+        self.reply, self.reason = reply, reason
+        super().__init__(reason or "cannot send because the interceptor refused the message")
+
 
 class SendAbandoned(UsageError):
-    """The conversation was closed while the send waited."""
+    """The conversation was closed while the send waited; the draft is on `reply.user_message`."""
 
     code = "send_abandoned"
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        super().__init__(f"cannot send reply {reply.id} because the conversation was closed while it waited")
+
+
+class DeadReply(UsageError):
+    """The send that this belongs to is over: nothing of it counts any more."""
+
+    code = "dead_reply"
+
+    def __init__(self, reply_id: str) -> None:
+        self.reply_id = reply_id
+        super().__init__(f"cannot change anything for reply {reply_id} because it is over")
+
+
+# Hooks: what a host plugged into a send
+
+
+class HookError(PilothouseError):
+    """A hook, interceptor or listener did not do its part."""
+
+    code = "hook"
+
+
+class HookTimeout(HookError, TimeoutError):
+    """A hook exceeded `hook_timeout` and was cancelled."""
+
+    code = "hook_timeout"
+
+    def __init__(self, key: str, hook: str, seconds: float) -> None:
+        self.key, self.hook, self.seconds = key, hook, seconds
+        where = f"{hook} of {key}" if key else hook
+        super().__init__(f"{where} did not end within {seconds:g} s")
+
+
+class PostponeTimeout(HookError, TimeoutError):
+    """Nobody completed a postponed message in time."""
+
+    code = "postpone_timeout"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the postponed message was not completed within {seconds:g} s")
+
+
+class CommitFailed(HookError):
+    """Staged state could not be prepared: no state was changed; `__cause__` says why."""
+
+    code = "commit"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"the state of {key} could not be committed: no state was changed")
+
+
+class ReplyTimeout(PilothouseError, TimeoutError):
+    """The whole send took longer than `reply_timeout`."""
+
+    code = "reply_timeout"
+
+    def __init__(self, reply_id: str, seconds: float) -> None:
+        self.reply_id, self.seconds = reply_id, seconds
+        super().__init__(f"reply {reply_id} did not end within {seconds:g} s")
 
 
 # Provider: the model's side failed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pilothouse.commands import Request
 from pilothouse.core.delivery import ENDINGS, Case, case_of, case_of_refusal, case_of_wait, reason_of, words
 from pilothouse.core.run import Phase, status_of
-from pilothouse.errors import AgentBusy, JournalUnavailable, SendAbandoned, SendRefused
+from pilothouse.errors import AgentBusy, JournalUnavailable, ReplyTimeout, SendAbandoned, SendRefused
 from pilothouse.events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
 
 ROWS = [
@@ -52,17 +53,13 @@ def test_every_outcome_and_every_case_is_in_the_table() -> None:
     assert {type(row[0]) for row in ROWS} == set(get_args(Outcome))
 
 
-class ReplyTimeout(Exception):
-    """Stands for the error of that name."""
-
-
 @pytest.mark.parametrize(
     ("error", "ending"),
     [
-        (SendRefused("no"), "rejected"),
+        (SendRefused(None, "no"), "rejected"),
         (AgentBusy("send", "streaming"), "rejected"),
-        (SendAbandoned("closed"), "abandoned"),
-        (ReplyTimeout(), "timed_out"),
+        (SendAbandoned(SimpleNamespace(id="r1")), "abandoned"),
+        (ReplyTimeout("r1", 1.0), "timed_out"),
         (JournalUnavailable("away"), "failed"),
     ],
 )

@@ -52,7 +52,7 @@ def test_every_exception_of_the_tree_has_exactly_one_row(kind: type) -> None:
         (errors.InvalidTarget("no"), 422, "invalid_target"),
         (errors.NothingToDo("no"), 422, "nothing_to_do"),
         (errors.MessageTooLong(2, 1), 422, "message_too_long"),
-        (errors.SendRefused("no"), 422, "send_refused"),
+        (errors.SendRefused(None, "no"), 422, "send_refused"),
         (errors.AgentClosed("send"), 503, "draining"),
         (errors.JournalUnavailable("away"), 503, "journal_unavailable"),
         (errors.JournalFull("full"), 503, "journal_unavailable"),

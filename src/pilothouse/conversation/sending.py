@@ -485,7 +485,7 @@ class Sender:
         """Withdraws what waits, stops what lives, and waits for it, bounded."""
         self.closed = True
         for queued, _ in list(self._queue):
-            self._withdraw(queued, Refused(SendAbandoned(f"reply {queued.id} was abandoned: closed")))
+            self._withdraw(queued, Refused(SendAbandoned(queued)))
         if self.stage.reply is not None:
             self.abort(self.stage.reply, "closed")
         previous = self._previous

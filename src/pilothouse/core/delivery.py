@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from ..commands import Request
-from ..errors import AgentBusy, SendAbandoned, SendRefused
+from ..errors import AgentBusy, HookTimeout, PostponeTimeout, ReplyTimeout, SendAbandoned, SendRefused
 from ..events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
 from ..messages import Value
 from ..projection import Delivered
@@ -30,7 +30,6 @@ SUPERSEDED: Final = "superseded"
 DEADLINE: Final = "deadline"
 
 _TIMED_OUT: Final = frozenset({"send_timeout", "idle_timeout", "stalled"})
-_REFUSED_BY_TIME: Final = frozenset({"HookTimeout", "PostponeTimeout", "ReplyTimeout"})
 
 
 class Case(Enum):
@@ -142,7 +141,8 @@ def case_of_refusal(error: BaseException) -> Case:
         return Case.REFUSED
     if isinstance(error, SendAbandoned):
         return Case.REFUSED_CLOSED
-    return Case.REFUSED_LATE if type(error).__name__ in _REFUSED_BY_TIME else Case.REFUSED_BROKEN
+    late = isinstance(error, HookTimeout | PostponeTimeout | ReplyTimeout)
+    return Case.REFUSED_LATE if late else Case.REFUSED_BROKEN
 
 
 def case_of_wait(requests: tuple[Request, ...]) -> Case:

@@ -1,0 +1,191 @@
+"""AI controllers: plug-ins that contribute tools to a conversation, and hooks around each of its sends (seed 003).
+
+What a plug-in is and what it is told. Who calls it when is `preparing` and `ending`; several at once are `composition`;
+state that the model changes is `staging`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+from ..core.delivery import Ending
+from ..errors import UsageError
+from ..events import Outcome
+from ..loop.tools import ToolLike
+from ..messages import JSON, Media, Usage
+from .extras import Refused
+
+if TYPE_CHECKING:
+    from .reply import Reply
+
+RequestKind: TypeAlias = Literal["send", "continue", "retry", "regenerate"]
+CommitResult: TypeAlias = Literal["committed", "discarded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEvent:
+    """A send that is about to be committed; the same object for every hook and for the request listener.
+
+    Attributes:
+        message_id: of the user message, in the conversation, the journal, and as the address of its attachments.
+        text, attachments: of the user message, as the interceptor left it.
+        kind: `continue`, `retry` and `regenerate` have no new user message.
+        state: the patch of the shared state that came with the send.
+        original_text: what was given, where the interceptor replaced it.
+        resumed: the run was begun by an earlier process and is taken up again.
+    """
+
+    reply: Reply
+    thread_id: str
+    message_id: str | None
+    text: str
+    attachments: tuple[Media, ...] = ()
+    kind: RequestKind = "send"
+    state: Mapping[str, JSON] | None = None
+    original_text: str | None = None
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseMetadata:
+    """Of the model response read last, as far as it was told.
+
+    Attributes:
+        finish_reason: the provider's own word, never mapped; None where it tells none.
+    """
+
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HookFailure:
+    """A hook that raised after the outcome was fixed: it changed nothing.
+
+    Attributes:
+        key: of the controller; empty for a listener.
+        hook: its name: `on_response`, `apply`, `on_change`, `response_listener`.
+    """
+
+    key: str
+    hook: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEvent:
+    """How a send ended.
+
+    Attributes:
+        text: everything that was received, also when the send failed.
+        outcome: `Refused` where the send ended before it was a run.
+        error: None for every end that is no failure: completed, truncated, incomplete, cancelled.
+        ending: the outcome in one word; success is `completed`.
+        begun: keys of the controllers whose `on_request` was entered: without it there is nothing to release.
+        commits: what became of staged state, by key of the controllers that had any.
+        hook_errors: of the hooks that ran before this one.
+    """
+
+    reply: Reply
+    thread_id: str
+    text: str
+    outcome: Outcome | Refused
+    error: BaseException | None
+    ending: Ending
+    metadata: ResponseMetadata | None = None
+    begun: frozenset[str] = frozenset()
+    commits: Mapping[str, CommitResult] = field(default_factory=dict)
+    hook_errors: tuple[HookFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Bytes that a controller gives to a surface."""
+
+    media_type: str
+    data: bytes
+    filename: str | None = None
+
+
+Exporter: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Export]]
+"""Makes an export from query parameters, read-only.
+
+Raises:
+    ValueError: a parameter is wrong; the text says which.
+"""
+
+
+@runtime_checkable
+class AIController(Protocol):
+    """Any object with `get_tools()`. Everything else is optional; attributes are stable for the life of the object.
+
+    `on_request(event)` and `on_response(event)` are sync or async and run on the event loop that owns the conversation.
+    `namespace` is put before the names of the tools, `instructions` go into the system prompt, `exports` are fetched by
+    surfaces, `aclose()` closes what it holds. `BaseAIController` has them all, with their defaults.
+    """
+
+    def get_tools(self) -> Sequence[ToolLike]:
+        """The tools of the next send; [] for none. Cheap, without side effects: called at registration and in each send."""
+        ...
+
+
+class BaseAIController:
+    """The protocol with its defaults. Subclass it or not."""
+
+    namespace: str = ""
+    instructions: str | None = None
+    exports: Mapping[str, Exporter] = MappingProxyType({})
+
+    def get_tools(self) -> Sequence[ToolLike]:
+        """No tools."""
+        return ()
+
+    def on_request(self, event: RequestEvent, /) -> Awaitable[None] | None:
+        """Called before a send is committed, in the order of the controllers; raising refuses the send.
+
+        The moment to lock a surface, take a snapshot of what the tools go by, and capture thread locals: context
+        variables reach the tools by themselves.
+        """
+
+    def on_response(self, event: ResponseEvent, /) -> Awaitable[None] | None:
+        """Called once when a send ends, in the reverse order, also without an `on_request` before it.
+
+        The moment to release what `on_request` took. What it raises is logged and changes nothing: a commit that can
+        fail belongs in `StagedController.prepare`.
+        """
+
+
+_current: Final[ContextVar[Reply | None]] = ContextVar("pilothouse_reply", default=None)
+
+
+def current_reply() -> Reply:
+    """The send that this code runs for: in hooks and tools, also in worker threads.
+
+    Raises:
+        UsageError: no send is under way here.
+    """
+    reply = _current.get()
+    if reply is None:
+        raise UsageError("cannot get the current reply outside of a hook or tool of a send")
+    return reply
+
+
+__all__ = [
+    "AIController",
+    "BaseAIController",
+    "CommitResult",
+    "Ending",
+    "Export",
+    "Exporter",
+    "HookFailure",
+    "RequestEvent",
+    "RequestKind",
+    "ResponseEvent",
+    "ResponseMetadata",
+    "current_reply",
+]
