@@ -135,7 +135,7 @@ class Tape:
             if isinstance(event, Snapshot):
                 until = 1 if event.scope == "front" else event.until
                 path = self.path(until)
-                event = agui.MessagesSnapshot(snapshot(path, profile=profile, with_reasoning=event.reasoning))
+                event = agui.MessagesSnapshot(snapshot(path, profile=profile))
             out.append((event, frame.position))
         return out
 

@@ -430,9 +430,7 @@ def test_a_snapshot_carries_media_results_and_calls() -> None:
         ),
         HistoryMessage(Message("p", "assistant", (Text("half"),)), "r", complete=False, end="unknown"),
     ]
-    new = json.loads(agui.encode(agui.MessagesSnapshot(snapshot(path, profile="1.0", with_reasoning=True))))[
-        "messages"
-    ]
+    new = json.loads(agui.encode(agui.MessagesSnapshot(snapshot(path, profile="1.0"))))["messages"]
     assert new[1]["content"] == [
         {"type": "text", "text": "look"},
         {"type": "image", "source": {"type": "data", "value": "AA==", "mimeType": "image/png"}},
@@ -448,12 +446,11 @@ def test_a_snapshot_carries_media_results_and_calls() -> None:
         "error": "Refused: no",
     }
     assert new[5]["content"] == "half"
-    old = json.loads(
-        agui.encode(agui.MessagesSnapshot(snapshot(path, profile="legacy", with_reasoning=True)))
-    )
+    old = json.loads(agui.encode(agui.MessagesSnapshot(snapshot(path, profile="legacy"))))
     assert [message["role"] for message in old["messages"]] == [
         "system",
         "user",
+        "reasoning",
         "assistant",
         "tool",
         "assistant",

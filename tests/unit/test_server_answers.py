@@ -110,6 +110,8 @@ async def test_a_whole_transcript_with_the_answer_duplicates_nothing() -> None:
         (asked,) = interrupts(await shop.post("r1", "buy tea"))
         hydrated = (await ask(shop.app, "GET", "/agui/default?threadId=t1")).json()
         assert [one["id"] for one in hydrated["interrupts"]["pending"]] == [asked["id"]]
+        (call,) = [part for part in hydrated["messages"][1]["parts"] if part["type"] == "tool-call"]
+        assert (call["name"], call["arguments"]) == ("buy", '{"what":"tea"}')
         again = await shop.post("r2", *hydrated["messages"], resume=[resolved(asked, {"approved": True})])
         snapshot = [event for event in verified(again) if event["type"] == "MESSAGES_SNAPSHOT"][-1]
         assert [message["role"] for message in snapshot["messages"]] == [

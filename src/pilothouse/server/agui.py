@@ -42,6 +42,7 @@ from ..records import Record, RunView
 from .begin import Beginning, WhenBusy
 from .call import Call, answer
 from .house import Ask
+from .hydrate import hydrated
 from .names import checked
 from .problems import Problem, invalid, not_found, problem_of
 from .scope import ScopedRun, ScopedThread
@@ -165,7 +166,7 @@ class Following:
         """The conversation as the snapshot is to show it; the newest of it if it is too large for a frame."""
         front = wanted.scope == "front"
         path = await self._run.front() if front else await self._run.path(wanted.until)
-        messages = snapshot(path, profile=self._names.profile, with_reasoning=wanted.reasoning)
+        messages = snapshot(path, profile=self._names.profile)
         size = len(agui.encode(agui.MessagesSnapshot(messages)))
         if size <= _SNAPSHOT_LIMIT:
             return agui.MessagesSnapshot(messages)
@@ -417,7 +418,7 @@ class AGUIFace:
             asked = [msgspec.to_builtins(interrupt(request)) for request in view.requests]
             pending = {"runId": head.ids.run, "pending": asked}
         body = {
-            "messages": msgspec.Raw(_encode_list(snapshot(path, profile="1.0", with_reasoning=True))),
+            "messages": hydrated(path),
             "activeRun": None if live is None else {"runId": live.ids.run},
             "interrupts": pending,
             "page": {"truncated": False, "cursor": None},
@@ -549,10 +550,6 @@ class AGUIFace:
             headers=headers,
             on_gone=lambda: self._leaving.gone(key, cancel),
         )
-
-
-def _encode_list(messages: Sequence[agui.AGUIMessage]) -> bytes:
-    return b"[" + b",".join([agui.encode(message) for message in messages]) + b"]"
 
 
 def _ask(planned: Plan) -> Ask:

@@ -91,16 +91,16 @@ def result_text(outcome: CallOutcome | str, content: Iterable[Part]) -> str:
 # A path as a snapshot
 
 
-def snapshot(
-    path: Sequence[HistoryMessage], *, profile: Profile, with_reasoning: bool = False
-) -> list[AGUIMessage]:
-    """The messages of a path, interrupted ones included. Reasoning goes in with profile 1.0 only."""
+def snapshot(path: Sequence[HistoryMessage], *, profile: Profile) -> list[AGUIMessage]:
+    """The messages of a path, interrupted ones included, reasoning in front of the answer that it led to.
+
+    Reasoning is always in it: some clients drop what a snapshot does not hold.
+    """
     found: list[AGUIMessage] = []
     for entry in path:
         message = entry.message
         if message.role == "assistant":
-            if with_reasoning and profile == "1.0":
-                found += _thoughts(message)
+            found += _thoughts(message)
             found.append(_assistant(message))
         elif message.role == "tool":
             found.append(_result(entry))

@@ -220,8 +220,18 @@ def interrupt(request: Request) -> agui.Interrupt:
         request.call_id or UNSET,
         schema if isinstance(schema, dict) else UNSET,
         expires,
-        request.data if isinstance(request.data, dict) else UNSET,
+        _metadata(request),
     )
+
+
+def _metadata(request: Request) -> dict[str, JSON] | UnsetType:
+    """What is known of the request besides; TanStack's client answers an approval only if it is marked so, in its words."""
+    data = request.data
+    if not isinstance(data, dict):
+        return UNSET
+    if request.kind != "approval":
+        return data
+    return {**data, "kind": "approval", "toolName": data.get("tool", ""), "input": data.get("arguments", {})}
 
 
 def _rfc3339(ms: int) -> str:

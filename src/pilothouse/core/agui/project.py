@@ -58,12 +58,10 @@ class Snapshot(Value):
     """Stands for a MESSAGES_SNAPSHOT.
 
     `front`: what stands in front of the run, and its input. `path`: that, and the run's messages up to fact `until`.
-    Clients keep the reasoning that they have if it holds none; `reasoning` says that it is to hold all.
     """
 
     scope: Literal["front", "path"]
     until: int
-    reasoning: bool = False
 
 
 class Frame(NamedTuple):
@@ -237,7 +235,11 @@ class Projector:
         return self._state is not None and self._state.phase is Phase.WAITING
 
     def _number(self, *, last: bool, terminal: bool = False) -> list[Frame]:
-        """Positions for own frames; `last` closes the place. A terminal event is given even if the reader has it."""
+        """Positions for own frames; `last` closes the place.
+
+        A terminal event is given even if the reader has it, then without a position: a reader that drops ids which it
+        has seen would wait for the end for ever.
+        """
         own, self._own = self._own, []
         if not own:
             return []
@@ -248,7 +250,9 @@ class Projector:
             closes = nth == total
             if event is not None and (nth > self._skip or (terminal and closes)):
                 number = DONE if last and closes else nth
-                frames.append(Frame(event, Position(self.seq, part, offset, ended, number)))
+                known = nth <= self._skip
+                place = None if known else Position(self.seq, part, offset, ended, number)
+                frames.append(Frame(event, place))
         self._count = total
         return frames
 
@@ -305,7 +309,7 @@ class Projector:
         self._own.append(started)
         if self._joined:
             scope: Literal["front", "path"] = "front" if self._since == 1 else "path"
-            self._own.append(Snapshot(scope, self._since - 1, reasoning=True))
+            self._own.append(Snapshot(scope, self._since - 1))
 
     def _requested(self, fact: ModelRequested, record: Record) -> None:
         self._request = fact
@@ -325,7 +329,7 @@ class Projector:
             self._interrupt()
         elif current.begun:  # asked again: what the reader saw of it is no part of the conversation
             self._interrupt()
-            self._own.append(Snapshot("path", record.seq, reasoning=True))
+            self._own.append(Snapshot("path", record.seq))
         else:
             self._current = None
         self._release()
@@ -367,7 +371,7 @@ class Projector:
         if empty:
             self._own += whole(message)
         if not fits:
-            self._own.append(Snapshot("path", record.seq, reasoning=True))
+            self._own.append(Snapshot("path", record.seq))
         self._release()
 
     def _proposed(self, fact: CallProposed, _record: Record) -> None:
@@ -440,7 +444,7 @@ class Projector:
             raise StartOver
         self.ended = True
         if self._end:  # the reader had it before it came back
-            return [Frame(self._end[-1], Position(self.seq))]
+            return [Frame(self._end[-1], None)]
         loss = state.loss
         outcome = Unknown("owner_lost") if loss is None else Unknown(loss.cause, loss.reason)
         self._interrupt()
