@@ -9,6 +9,7 @@ from ..core.transcript import last_exchange
 from ..errors import InvalidTarget, NothingToDo
 from ..messages import Message
 from ..records import Parent
+from .order import RETRY
 
 if TYPE_CHECKING:
     from .sending import Sender
@@ -23,7 +24,7 @@ class Retry:
     """Goes on from the last committed exchange of a run that did not come to its end."""
 
     action: Final = "retry"
-    fingerprint: Hashable = "retry"
+    fingerprint: Hashable = RETRY
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender

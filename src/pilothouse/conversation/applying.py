@@ -14,7 +14,8 @@ import msgspec
 
 from ..core.calls import result_message
 from ..core.lifecycle import Input
-from ..errors import ProviderError, SendTimeout, StreamEndedEarly, StreamIdleTimeout
+from ..core.state_patch import NOTE
+from ..errors import ProviderError, ReplyTimeout, SendTimeout, StreamEndedEarly, StreamIdleTimeout
 from ..events import (
     CallFinished,
     CallStarted,
@@ -29,6 +30,7 @@ from ..events import (
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
+    Noted,
     Outcome,
     OwnershipTold,
     RequestClosed,
@@ -97,6 +99,8 @@ class Reading:
             act = _ACTS.get(kind)
             if act is not None:
                 act(self, fact)
+        elif kind is Noted:
+            self.noted(fact)  # type: ignore[arg-type]
         elif isinstance(fact, MessageAdded):
             self._late.append(fact.message)
         elif isinstance(fact, CallFinished):
@@ -126,7 +130,7 @@ class Reading:
             if body.ownership == "elsewhere":  # type: ignore[union-attr]
                 self._ended(Unknown("owner_lost", "another process has taken the run over"))
             elif body.ownership == "stalled":  # type: ignore[union-attr]
-                self._settle(Unknown("journal_unavailable", "the journal is away"))
+                self._close(Unknown("journal_unavailable", "the journal is away"))
         elif self._reply.foreign and not self._reply.handed_over:  # its first delta of any kind (AC-108)
             self._handed_over(ResponseStream(getattr(body, "message_id", self._reply.id)))
 
@@ -176,12 +180,16 @@ class Reading:
         """A response came to its end, one way or another."""
         self._error = fact.error
         reply = self._reply
+        reply.usage, reply.model = fact.usage, self._model
         if reply.call is not None:
             reply.metadata = reply.call.metadata
+            word = reply.metadata.get("finish_reason")
+            reply.finish_reason = word if isinstance(word, str) else None
             if fact.end != "answered":
                 reply.signal.set(fact.error.kind if fact.error is not None else fact.end)
         else:
-            told = {"model": self._model, "usage": fact.usage}
+            reply.finish_reason = fact.why or None
+            told = {"model": self._model, "usage": fact.usage, "finish_reason": fact.why or None}
             reply.metadata = {
                 name: msgspec.to_builtins(item) for name, item in told.items() if item is not None
             }
@@ -241,15 +249,48 @@ class Reading:
         self._reply.messages = inserted(self._reply.messages, message, later)
         self._stage.insert(self, message, later)
 
+    def noted(self, fact: Noted) -> None:
+        """A change of the shared state is durable."""
+        if fact.name == NOTE and self._sender.thread.id == self._reply.thread_id:
+            self._sender.setup.shared.take(fact.data)
+
     # The end
 
     def _ended(self, outcome: Outcome) -> None:
-        if self._reply.dead:
+        reply = self._reply
+        if reply.dead:
             self._settle_late()
-        else:
-            self._settle(outcome)
+        self._close(outcome, outcome)
         self._sender.settled(self)
-        self._sender.run_over(self._reply)
+        self._sender.run_over(reply)
+
+    def _close(self, outcome: Outcome, recorded: Outcome | None = None) -> None:
+        """The send is over for the conversation; what a host plugged in around it is told first."""
+        reply = self._reply
+        around = reply.around
+        if not reply.dead and around is not None:
+            self._stage.response_ended(self)  # all that arrived is in the text that hooks are given
+        if around is None:
+            if reply.changes is not None:
+                reply.changes.closed = True
+            if not reply.dead:
+                self._settle(outcome)
+        elif reply.dead:
+            assert reply.outcome is not None
+            around.ended(reply.outcome, reply.error, lambda: None, recorded)
+        else:
+            around.ended(outcome, self._told(outcome), lambda: self._settle_last(outcome), recorded)
+
+    def _settle_last(self, outcome: Outcome) -> None:
+        if not self._reply.dead:
+            self._settle(outcome)
+            self._sender.settled_way()
+
+    def _told(self, outcome: Outcome) -> Exception | None:
+        """What end hooks are given as the error: a send that ran out of time has one, too."""
+        if isinstance(outcome, Incomplete) and (outcome.reason, outcome.limit) == ("limit", "deadline"):
+            return ReplyTimeout(self._reply.id, self._reply.options["reply_timeout"])
+        return self._exception(outcome)
 
     def _settle(self, outcome: Outcome) -> None:
         """The send is over for the conversation; a journal that is away catches up later (AC-101)."""
@@ -288,6 +329,8 @@ class Reading:
             return StreamEndedEarly(f"nobody knows how the response ended: {outcome.reason or outcome.cause}")
         if not isinstance(outcome, Failed):
             return None
+        if self._reply.changes is not None and self._reply.changes.error is not None:
+            return self._reply.changes.error
         call = self._reply.call
         timed_out = outcome.kind in ("send_timeout", "idle_timeout")
         if call is not None and call.raised is not None and not timed_out:
@@ -327,6 +370,7 @@ _ACTS: Final[dict[type, Callable[[Reading, Any], None]]] = {
     TurnStarted: Reading.requested,
     ModelRequested: Reading.requested,
     ModelAttemptEnded: Reading.attempt_ended,
+    Noted: Reading.noted,
 }
 
 

@@ -11,17 +11,17 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
-from typing import Any, Final, Self, Unpack, cast, final
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast, final
 
 import msgspec
 
 from ..clock import SystemClock
 from ..contracts import Clock, Host, Journal, Provider, Runtime
 from ..core.lifecycle import AgentState, Input
-from ..errors import UsageError
+from ..errors import ConfigError, UsageError
 from ..loop.agent import AgentLoop
 from ..loop.config import LoopConfig, RetryPolicy
-from ..messages import InputPart, Media, Message
+from ..messages import JSON, InputPart, Media, Message
 from ..runs.controller import RunController, random_id
 from .aims import Regenerate, Retry
 from .attachments import parts_of
@@ -37,6 +37,11 @@ from .switchboard import Line
 from .view import ConversationView, partial_view, without_bytes
 from .waiting import within
 from .watch import Watched
+
+if TYPE_CHECKING:
+    from .composition import ControllerLike
+    from .controllers import AIController, Export
+    from .interceptor import Interceptor
 
 logger = logging.getLogger("pilothouse.conversation")
 
@@ -54,6 +59,9 @@ class AgentController:
         provider: a `Provider`, a `Runtime`, or one of the text forms (see `conversation.forms`).
         host: told by `request_update()` after each visible change.
         tools: for a `Provider` only.
+        controllers: AI controllers, in the order in which their hooks are called, or callables that make one each:
+            those are called for every conversation, so that a configuration can serve several threads.
+        interceptor: sees every message before it has any effect, and may replace, refuse or postpone it.
         config: of the agent loop, for a `Provider` only.
         journal: where runs are kept; None keeps them in memory. It is not closed by the conversation.
         thread_id: an existing thread must be opened before it is sent to.
@@ -77,6 +85,8 @@ class AgentController:
         *,
         host: Host | None = None,
         tools: Sequence[Any] = (),
+        controllers: Sequence[ControllerLike] = (),
+        interceptor: Interceptor | None = None,
         config: LoopConfig | None = None,
         journal: Journal | None = None,
         thread_id: str | None = None,
@@ -87,18 +97,39 @@ class AgentController:
         self._tools = tuple(tools)
         self._config = config
         self._provider = provider
+        if interceptor is not None and not callable(interceptor):
+            raise ConfigError(f"interceptor must be callable, got {type(interceptor).__name__}")
         clock = clock or SystemClock()
+        sanitized = merged(DEFAULTS, options)
+        base = self._runtime_of(provider, clock)
         setup = self._setup = Setup(
-            merged(DEFAULTS, options),
-            Line(self._runtime_of(provider, clock)),
-            journal=journal,
-            clock=clock,
-            new_id=new_id or random_id,
+            sanitized, Line(base), journal=journal, clock=clock, new_id=new_id or random_id
         )
+        setup.interceptor = interceptor
+        if controllers:
+            from .composition import Composition
+
+            setup.composition = Composition(controllers, self)
+            self._register(base)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self._stage = Stage(setup, host)
         self._sender = Sender(self._stage, setup, thread_id)
+
+    def _register(self, base: Runtime) -> None:
+        """The controllers' tools are checked together with all others; a failure gives the controllers up (TC-67)."""
+        from .entering import own_names, with_offer
+
+        setup, composition = self._setup, self._setup.composition
+        assert composition is not None
+        try:
+            offer = composition.offer(own_names(base))
+            setup.line.runtime = with_offer(base, offer, composition.instructions)
+        except BaseException:
+            if composition.registered is None:
+                composition.release()
+            raise
+        setup.line.base, composition.registered = base, offer
 
     def _runtime_of(self, provider: object, clock: Clock) -> Runtime:
         """What drives sends over this provider.
@@ -224,6 +255,56 @@ class AgentController:
     def runtime(self) -> Runtime:
         """What drives sends that begin now."""
         return self._setup.line.runtime
+
+    @property
+    def controllers(self) -> tuple[AIController, ...]:
+        """The AI controllers, in order."""
+        composition = self._setup.composition
+        return () if composition is None else composition.controllers
+
+    @property
+    def controller_states(self) -> Mapping[str, JSON]:
+        """The committed states of the AI controllers, by key."""
+        composition = self._setup.composition
+        return {} if composition is None else composition.states.now()
+
+    @property
+    def shared_state(self) -> Mapping[str, JSON]:
+        """The state that interfaces see and may change with a send; a copy."""
+        return deepcopy(dict(self._setup.shared.value))
+
+    def watch_shared_state(self, callback: Callable[[Mapping[str, JSON]], object]) -> Callable[[], None]:
+        """Calls back with the shared state after each change; returns a function that takes this back."""
+        return self._setup.shared.watch(callback)
+
+    @property
+    def restore_errors(self) -> Mapping[str, Exception]:
+        """Why stored states could not be restored, by key; they are kept until something is committed over them."""
+        composition = self._setup.composition
+        return {} if composition is None else dict(composition.states.errors)
+
+    @property
+    def orphan_states(self) -> frozenset[str]:
+        """Keys of stored states whose AI controller is not given; they are kept."""
+        composition = self._setup.composition
+        return frozenset() if composition is None else composition.states.orphans
+
+    @property
+    def exports(self) -> Mapping[str, tuple[str, ...]]:
+        """What a surface may fetch: names of exports by key of the AI controller."""
+        composition = self._setup.composition
+        members = () if composition is None else composition.members
+        return {member.key: tuple(member.exports) for member in members if member.exports}
+
+    async def export(self, key: str, name: str, parameters: Mapping[str, str] | None = None) -> Export:
+        """Fetches an export of an AI controller; read-only, within `hook_timeout`.
+
+        Raises:
+            InvalidTarget: there is none of that name. ValueError: a parameter is wrong. HookTimeout: it took too long.
+        """
+        from .exporting import export
+
+        return await export(self._setup, key, name, parameters or {})
 
     @property
     def undelivered(self) -> tuple[Message, ...]:
@@ -356,6 +437,7 @@ class AgentController:
         self._check_thread("reset")
         stage = self._stage
         stage.silence_last()
+        self._sender.settle_ending()
         if stage.reply is not None:
             self._sender.stop(stage.reply, "reset")
         elif stage.change(Input.RESET):
@@ -398,11 +480,14 @@ class AgentController:
         """
         self._check_thread("set_provider")
         runtime = self._runtime_of(provider, self._setup.clock)
+        if self._setup.composition is not None:
+            self._register(runtime)
         if not self._stage.is_in(AgentState.IDLE, AgentState.COMPLETE):
             logger.warning("set_provider while %s: aborting", self.state.value)
             self._abort("set_provider")
+        if self._setup.composition is None:
+            self._setup.line.runtime = self._setup.line.base = runtime
         self._provider = provider
-        self._setup.line.runtime = runtime
 
     def update_options(self, **changes: Unpack[AgentOptions]) -> None:
         """Merges options, all or nothing; callbacks serve at once, the rest from the next send.
@@ -430,9 +515,18 @@ class AgentController:
         options: dict[str, Any] = {
             name: value for name, value in setup.options.items() if not name.startswith("on_")
         }
+        composition = setup.composition
+        if composition is not None and not composition.factories:
+            names = [member.key for member in composition.members if member.given]
+            raise ConfigError(
+                f"cannot make a sibling because AI controller {names[0]!r} serves one conversation: give a callable "
+                f"that makes it"
+            )
         twin = AgentController(
             self._provider,
             tools=self._tools,
+            controllers=() if composition is None else composition.given,
+            interceptor=setup.interceptor,
             config=self._config,
             journal=setup.journal,
             thread_id=thread_id,
@@ -440,7 +534,8 @@ class AgentController:
             new_id=setup.new_id,
             **options,
         )
-        twin._setup.line.runtime = setup.line.runtime
+        if composition is None:
+            twin._setup.line.runtime = twin._setup.line.base = setup.line.runtime
         twin._setup.share(self.runs)
         twin._setup.connect(twin.thread_id)
         return twin
@@ -509,6 +604,8 @@ class AgentController:
         ):
             logger.warning("async callbacks did not end within close_timeout")
             notifier.cancel()
+        if setup.composition is not None:
+            await setup.composition.aclose(max(until - setup.clock.monotonic(), 0.1), setup.clock)
         if setup.made is not None and not setup.given:
             await setup.made.aclose(timeout=min(max(until - setup.clock.monotonic(), 0.1), 10.0))
 

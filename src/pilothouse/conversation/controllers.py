@@ -11,8 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from weakref import ref
 
-from ..core.delivery import Ending
+from ..core.delivery import ENDINGS, Ending, case_of_refusal, words
 from ..errors import UsageError
 from ..events import Outcome
 from ..loop.tools import ToolLike
@@ -160,7 +161,20 @@ class BaseAIController:
         """
 
 
-_current: Final[ContextVar[Reply | None]] = ContextVar("pilothouse_reply", default=None)
+_current: Final[ContextVar[ref[Reply] | None]] = ContextVar("pilothouse_reply", default=None)
+"""Weak: tasks of an ended run stay in memory for a while, its reply need not."""
+
+
+def enter_reply(reply: Reply) -> None:
+    """From here on this context works for that send."""
+    _current.set(ref(reply))
+
+
+def ending_of(outcome: Outcome | Refused) -> Ending:
+    """An outcome in one word (RC-86)."""
+    row = ENDINGS[case_of_refusal(outcome.error)] if isinstance(outcome, Refused) else words(outcome)
+    assert row.ending is not None
+    return row.ending
 
 
 def current_reply() -> Reply:
@@ -169,9 +183,12 @@ def current_reply() -> Reply:
     Raises:
         UsageError: no send is under way here.
     """
-    reply = _current.get()
-    if reply is None:
+    found = _current.get()
+    if found is None:
         raise UsageError("cannot get the current reply outside of a hook or tool of a send")
+    reply = found()
+    if reply is None:
+        raise UsageError("cannot get the current reply because it is over, and nobody has kept it")
     return reply
 
 
@@ -188,4 +205,6 @@ __all__ = [
     "ResponseEvent",
     "ResponseMetadata",
     "current_reply",
+    "ending_of",
+    "enter_reply",
 ]

@@ -18,6 +18,7 @@ class RunExtras:
         message_id: of the user message; None: minted.
         parent: where the run hangs; None: the head of the thread.
         client_tools: tools that run at the client, for this run only.
+        state: changes the shared state of the thread: each key replaces a whole branch.
         deadline: seconds from now.
         limits: may lower the loop's limits, never raise them.
     """
@@ -26,6 +27,7 @@ class RunExtras:
     message_id: str | None = None
     parent: Parent | None = None
     client_tools: Sequence[ToolSpec] = ()
+    state: Mapping[str, JSON] | None = None
     deadline: float | None = None
     limits: Mapping[str, JSON] = field(default_factory=dict)
     extensions: Mapping[str, JSON] = field(default_factory=dict)

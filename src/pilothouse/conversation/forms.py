@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -118,6 +118,13 @@ class TextRuntime:
         self.config_digest = loop.config_digest
         self._calls: dict[str, Call] = {}
 
+    def offering(self, instructions: str, *, digest: str = "") -> TextRuntime:
+        """The same with more to say behind the system prompt: a text form takes no tools."""
+        twin = copy(self)
+        loop = self._loop.offering((), instructions, digest=digest)
+        vars(twin).update(_loop=loop, config_digest=loop.config_digest)
+        return twin
+
     def expect(self, run_id: str, signal: Token) -> Call:
         """A send begins: its signal is the one that the form is given."""
         call = self._calls[run_id] = Call(signal)
@@ -190,7 +197,8 @@ class TextProvider:
     ) -> ResponseStarted:
         """Calls the form; returns once it has handed over a stream that can be read (AC-109)."""
         messages: tuple[Message, ...] = tuple(request.messages)
-        arguments = (messages, _send_options(start, call)) if self._two else (messages,)
+        options = _send_options(start, call, request.system_prompt) if self._two else None
+        arguments = (messages, options) if self._two else (messages,)
         made = self._function(*arguments)
         if self._kind == "generator":
             opened.source = made
@@ -297,7 +305,7 @@ def _json(value: object) -> JSON:
     return deepcopy(value)
 
 
-def _send_options(start: Start, call: Call) -> SendOptions:
+def _send_options(start: Start, call: Call, system_prompt: str | None) -> SendOptions:
     """The options as the host gave them: what the specification splits is joined again (AC-52)."""
     options = start.spec.options
     settings = options.get("loop.settings")
@@ -309,7 +317,7 @@ def _send_options(start: Start, call: Call) -> SendOptions:
         call.signal,
         options.get("loop.model"),
         params,
-        options.get("loop.system_prompt"),
+        system_prompt,
         start.spec.run_id,
         start.spec.thread_id,
     )

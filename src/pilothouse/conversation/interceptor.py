@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from math import isfinite
-from typing import Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from ..errors import UsageError
-from ..messages import MEDIA, UNSET, InputPart, Media, Text, Unset
+from ..messages import MEDIA, UNSET, Media, Text, Unset
 
 Kind: TypeAlias = Literal["send", "steer", "follow_up"]
 
@@ -139,7 +139,7 @@ class Verdict:
         if not self.rejected and self.original.strip() and not self.text.strip() and not self.attachments:
             self.rejected, self.reason = True, EMPTY
 
-    def parts(self, given: tuple[InputPart, ...]) -> tuple[InputPart, ...]:
+    def parts(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
         """The parts of the message: those that were given, unless they were replaced."""
         if not self.replaced:
             return given

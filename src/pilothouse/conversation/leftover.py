@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..commands import Command, FollowUp, Steer
 from ..events import CommandReceived, InputReturned, StopRequested
 from ..messages import Message
+
+given_again: Final[ContextVar[bool]] = ContextVar("pilothouse_given_again", default=False)
+"""Steering that is given to the next run has passed the interceptor when it was said first (AC-132)."""
 
 
 @dataclass(frozen=True, slots=True)

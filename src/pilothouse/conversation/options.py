@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from math import inf, isnan
@@ -17,6 +17,7 @@ from ..core.canonical import NotJSON, encode
 from ..core.lifecycle import AgentState
 from ..errors import ConfigError
 from ..messages import JSON, Message, Model
+from .controllers import RequestEvent, ResponseEvent
 
 logger = logging.getLogger("pilothouse.conversation")
 
@@ -44,6 +45,9 @@ class AgentOptions(TypedDict, total=False):
     hook_timeout: Seconds
     when_busy: BusyPolicy
     queue_limit: int
+    send_context: str | Callable[[RequestEvent], str | Awaitable[str | None] | None] | None
+    request_listener: Callable[[RequestEvent], object] | None
+    response_listener: Callable[[ResponseEvent], object] | None
     on_response_start: Callable[[str], object] | None
     on_response_chunk: Callable[[str, str], object] | None
     on_response_complete: Callable[[Message], object] | None
@@ -81,6 +85,9 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
         "pause_buffer": 1_000_000,
         "when_busy": "raise",
         "queue_limit": 16,
+        "send_context": None,
+        "request_listener": None,
+        "response_listener": None,
         **dict.fromkeys(CALLBACKS),
         "on_callback_error": None,
     }
@@ -161,6 +168,8 @@ def _one(name: str, value: Any) -> Any:
         if value not in (None, "raise", "drop", "supersede", "queue"):
             raise ConfigError(f"when_busy must be raise, queue, drop or supersede, got {value!r}")
         return value or "raise"
+    if name == "send_context" and isinstance(value, str):
+        return value if value.strip() else None
     if value is not None and not callable(value):
         raise ConfigError(f"{name} must be callable, got {type(value).__name__}")
     return value

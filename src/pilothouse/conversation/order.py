@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from ..messages import InputPart, Message
+from ..messages import JSON, Context, InputPart, Message
 from ..records import Parent
+from .controllers import RequestKind
 from .extras import RunExtras
+
+RETRY: Final = "retry"
 
 
 @dataclass(slots=True)
@@ -18,6 +22,8 @@ class Order:
         parent: where the run hangs; None: at the head, as it is when the run is registered.
         keep: the messages in front of it; None: those shown then.
         aim: of a retry or a regeneration: what stands for its content.
+        context: what the application added to the user message.
+        extensions: what hooks and states put into the run's specification.
     """
 
     parts: tuple[InputPart, ...] | None
@@ -25,6 +31,22 @@ class Order:
     parent: Parent | None = None
     keep: tuple[Message, ...] | None = None
     aim: object = None
+    context: Context | None = None
+    extensions: dict[str, JSON] | None = None
+
+    @property
+    def kind(self) -> RequestKind:
+        """What hooks are told that it is."""
+        if self.parts is not None:
+            return "send"
+        if self.aim is None:
+            return "continue"
+        return "retry" if self.aim == RETRY else "regenerate"
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may hang elsewhere than at the end of what is shown."""
+        return self.kind == "regenerate" or self.extras.parent is not None
 
     @property
     def fingerprint(self) -> object:

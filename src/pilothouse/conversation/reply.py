@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from ..cancel import Token
 from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete
 from ..events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
-from ..messages import JSON, Message
+from ..messages import JSON, Message, Usage
 from ..runs.handle import Run
+from .controllers import ResponseMetadata, ending_of
 from .deadline import Deadline
 from .extras import Refused
 from .forms import Call
+from .shared_state import update
 from .waiting import within
 
 if TYPE_CHECKING:
+    from .around import Around
+    from .controllers import Ending, HookFailure
+    from .sealing import Changes
     from .sending import Sender
+
+
+_patching: Final = threading.Lock()
+"""One for all: it is held for an assignment, and most sends change no state."""
 
 
 class ReplyPhase(StrEnum):
@@ -63,7 +73,18 @@ class Reply:
         metadata: of the last model response, as far as known.
         messages: finished messages that this send added after the user message.
         outcome: None while it runs; `Refused` where it ended before its commit.
+        hook_errors: of hooks that ran once the outcome was fixed: it stands.
     """
+
+    # Of the class: most sends have none of these.
+    hook_errors: tuple[HookFailure, ...] = ()
+    around: Around | None = None  # what a host plugged in around it
+    changes: Changes | None = None  # what its tools have staged
+    patch: Mapping[str, JSON] | None = None  # of the shared state, until the first append takes it
+    patch_taken = False
+    usage: Usage | None = None  # of the model response read last
+    model: str | None = None
+    finish_reason: str | None = None
 
     def __init__(self, sender: Sender, reply_id: str, thread_id: str) -> None:
         self._sender = sender
@@ -132,9 +153,35 @@ class Reply:
         return "".join((self._pieces or ())[piece:])
 
     @property
+    def ending(self) -> Ending | None:
+        """How it ended, in one word; None while it runs."""
+        return None if self.outcome is None else ending_of(self.outcome)
+
+    @property
+    def response_metadata(self) -> ResponseMetadata | None:
+        """Of the model response read last; None if none was."""
+        if self.usage is None and self.finish_reason is None and self.model is None:
+            return None
+        return ResponseMetadata(self.finish_reason, self.usage, self.model)
+
+    @property
     def ended(self) -> bool:
         """Whether the outcome is known."""
         return self.outcome is not None
+
+    def add_patch(self, patch: Mapping[str, JSON]) -> bool:
+        """Changes the shared state with the first append of the run; False if that was made."""
+        with _patching:
+            if self.patch_taken:
+                return False
+            self.patch = {**(self.patch or {}), **patch}
+            return True
+
+    def take_patch(self) -> Mapping[str, JSON] | None:
+        """What the first append of the run changes; nothing can be added from here on."""
+        with _patching:
+            self.patch_taken = True
+            return self.patch
 
     # What the conversation tells it
 
@@ -196,6 +243,18 @@ class Reply:
     def abort(self) -> bool:
         """Stops this send only; False when it is over."""
         return self._sender.abort(self)
+
+    def update_state(self, patch: Mapping[str, JSON]) -> None:
+        """Changes the shared state of the thread: each key of the patch replaces a whole branch.
+
+        For hooks, tools and the host; from any thread, never waits. Before the commit it belongs to the send, inside a
+        tool call it becomes durable with the end of the call, else at once.
+
+        Raises:
+            UsageError: the patch is no JSON object, is too large, or changes a key that belongs to an AI controller.
+            DeadReply: the send is over.
+        """
+        update(self._sender, self, patch)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """All text from its start, at any time and any number of times; a slow reader gets pieces joined (AC-102).
@@ -288,6 +347,8 @@ class Reply:
     async def _until_closed(self) -> None:
         await self.wait_over()
         await self._sender.join(self)
+        if self.around is not None:
+            await self.around.wait_over()
         self.closed = True
 
     async def aclose(self) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from contextvars import Context
 from math import inf
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from ..core.transcript import wants_answer
 from ..errors import (
@@ -21,11 +22,12 @@ from ..errors import (
     ConversationFull,
     MessageTooLong,
     NothingToDo,
+    ReplyTimeout,
     RunConflict,
     SendAbandoned,
 )
 from ..events import Cancelled
-from ..messages import MEDIA, Message, Text
+from ..messages import JSON, MEDIA, Message, Text
 from ..runs.handle import Run
 from .applying import Reading
 from .deadline import Deadline
@@ -37,10 +39,12 @@ from .reply import Reply, ReplyPhase
 from .setup import Setup
 from .stage import Stage
 from .thread import Thread
+from .waiting import within
 from .watch import Watched
 
 if TYPE_CHECKING:
     from .aims import Regenerate, Retry
+    from .around import Around
 
     Aim = Retry | Regenerate
 
@@ -51,12 +55,16 @@ class Sender:
     """Sends, stops, and the thread that they belong to."""
 
     __slots__ = (
+        "__weakref__",
         "_jobs",
         "_previous",
         "_queue",
         "_replies",
+        "around",
         "clock",
         "closed",
+        "loop",
+        "said",
         "setup",
         "stage",
         "thread",
@@ -69,6 +77,10 @@ class Sender:
         self.closed = False
         self.thread = Thread(setup, thread_id)
         self._previous: Reply | None = None  # its run may still be ending (AC-43)
+        self.around: Around | None = None  # the hooks that were called last, while they are not over
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.said: dict[str, tuple[Message, Message]] | None = None  # steering that the interceptor replaced
+        setup.line.sender = ref(self)
         self._queue: list[tuple[Reply, asyncio.Future[None]]] = []
         # Made at first use: together 0.7 kB, and most conversations in memory are at rest.
         self._replies: WeakValueDictionary[str, Reply] | None = None
@@ -122,6 +134,10 @@ class Sender:
             raise RunConflict(known.id)
         return await self._handed_over(known)
 
+    def live(self, reply_id: str) -> Reply | None:
+        """The reply of that id, if somebody holds it."""
+        return None if self._replies is None else self._replies.get(reply_id)
+
     def uses(self, reply_id: str | None) -> bool:
         """Whether an id stands for a send of this conversation."""
         return reply_id is not None and self._replies is not None and reply_id in self._replies
@@ -166,7 +182,7 @@ class Sender:
     def _dropped(self, reply: Reply) -> Reply:
         logger.info("a send was dropped while %s", self.stage.state.value)
         busy = self.busy_error("send")
-        self._forget(reply)
+        self.forget(reply)
         reply.end(Refused(busy), busy)
         reply.finish()
         return reply
@@ -198,7 +214,7 @@ class Sender:
         try:
             self.guard(order)
         except Exception as error:
-            self._refuse(reply, error)
+            self.refuse(reply, error)
             raise
         return await self.go(reply, order)
 
@@ -223,11 +239,17 @@ class Sender:
     async def go(self, reply: Reply, order: Order) -> Reply:
         """Phases 2 to 7: registers the run, shows its message, and waits for the hand-over."""
         self._begin(reply, order)
+        if reply.around is not None:
+            self.spawn(reply.around.admit(), reply.around.caller.context)
+            await self._handed_over(reply, first=True)
+            if isinstance(reply.outcome, Refused):
+                raise reply.outcome.error
+            return reply
         immediate = self.setup.runs.journal.immediate
         if immediate and (self._previous is None or self._previous.over):
-            await self._commit(reply, order)
+            await self.commit(reply, order)
         else:  # what was handed to a journal is not undone by a caller who leaves (RC-14)
-            commit = self.spawn(self._commit(reply, order))
+            commit = self.spawn(self.commit(reply, order))
             try:
                 await asyncio.shield(commit)
             except asyncio.CancelledError:
@@ -251,10 +273,19 @@ class Sender:
         if reply.options["reply_timeout"] != inf:
             limit = reply.options["reply_timeout"]
             reply.deadline = Deadline(self.clock, limit, lambda: self._expired(reply))
+        if order.extras.state:
+            reply.patch = order.extras.state
+        self.loop = asyncio.get_running_loop()
+        if self.setup.plugged:
+            from .around import Around
+
+            reply.around = Around(self, reply, order)
         self.stage.begin(reply)
 
     def _expired(self, reply: Reply) -> None:
         reply.expired = True
+        if not reply.committed and reply.around is not None and reply.alive():
+            reply.around.expire(ReplyTimeout(reply.id, reply.options["reply_timeout"]))
         if reply.committed and reply.alive():
             self.setup.runs.cancel_nowait(reply.id, "reply_timeout", source="deadline")
 
@@ -277,7 +308,11 @@ class Sender:
         if reply.awaited <= 0 and not reply.handed_over:
             self.abort(reply)
 
-    async def _commit(self, reply: Reply, order: Order) -> None:
+    async def repeats(self, reply: Reply, order: Order) -> bool:
+        """Whether the journal knows this id, for the same content (AC-41, TC-25)."""
+        return reply.given and not self.thread.fresh and await self.thread.knows(reply, order)
+
+    async def commit(self, reply: Reply, order: Order) -> None:
         """Phase 5: the run is durable, then the message is shown."""
         await self._previous_over()
         if reply.dead:
@@ -287,23 +322,40 @@ class Sender:
         reply.registering = True
         was_fresh, self.thread.fresh = self.thread.fresh, False
         release = self.setup.line.hold(reply.id) if self.thread.leftover else None
+        shared: Mapping[str, JSON] | None = None
         try:
-            if reply.given and not was_fresh and await self.thread.knows(reply, order):
+            if reply.around is None and not was_fresh and await self.repeats(reply, order):
                 found = None
             else:
+                if reply.around is not None or reply.patch is not None:
+                    from .entering import extensions
+
+                    order.extensions = await extensions(self, reply, order)
+                elif order.moves and self.setup.shared.value:
+                    from .states import shared_at
+
+                    shared = await shared_at(self.setup.runs, order.parent or order.extras.parent)
                 found = await self.thread.register(reply, order, self.stage.messages)
         except BaseException as error:
             self._previous = before
             self.thread.fresh = was_fresh and reply.thread_id == self.thread.id
-            if self._refuse(reply, error):
+            if reply.around is not None:  # who tells the hooks first
+                raise
+            if self.refuse(reply, error):
                 raise
             return
         finally:
             reply.registering = False
         if found is None or found[0].reopened:
             self._previous = before
-            await self._reopen(reply)
+            await self.reopen(reply)
+            if reply.around is not None:
+                reply.around.ended(Cancelled("known already"), None, lambda: None, None)
             return
+        if reply.around is not None:
+            reply.around.moved()
+        elif shared is not None:
+            self.setup.shared.replace(shared)
         self._registered(reply, *found)
         if release is not None:
             try:
@@ -350,9 +402,9 @@ class Sender:
             self.stage.tell()
         runs.cancel_nowait(reply.id, reply.signal.reason)
 
-    def _refuse(self, reply: Reply, error: BaseException) -> bool:
+    def refuse(self, reply: Reply, error: BaseException) -> bool:
         """A failure before the commit (AC-42): the id is free again. True if it is to be raised."""
-        self._forget(reply)
+        self.forget(reply)
         live = reply.alive()
         if live:
             error.reply = reply  # type: ignore[attr-defined]
@@ -366,12 +418,13 @@ class Sender:
         self.stage.tell()
         return live or isinstance(error, asyncio.CancelledError)
 
-    def _forget(self, reply: Reply) -> None:
+    def forget(self, reply: Reply) -> None:
+        """Its id is free again."""
         if self._replies is not None and self._replies.get(reply.id) is reply:
             del self._replies[reply.id]
         self.setup.line.forget(reply.id)
 
-    async def _reopen(self, reply: Reply) -> None:
+    async def reopen(self, reply: Reply) -> None:
         """The id is known to the journal: a reply over the earlier run, nothing is sent (AC-41)."""
         self.setup.line.forget(reply.id)
         if reply.alive():
@@ -393,6 +446,12 @@ class Sender:
         if reading.reply.id == self.thread.head:
             self.thread.leftover = reading.leftover()
         self._next()
+
+    def settle_ending(self) -> None:
+        """A send whose outcome is fixed is shown now, without waiting for its hooks (AC-82)."""
+        live = self.stage.reply
+        if live is not None and live.around is not None and live.around.ending:
+            live.around.settle()
 
     def settled_way(self) -> None:
         """The way is free for who waits."""
@@ -417,9 +476,9 @@ class Sender:
         if reply.committed:
             await self.setup.runs.join(reply.id)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
         """A task of the conversation; a failure is told to whoever awaits it."""
-        job = asyncio.get_running_loop().create_task(work)
+        job = asyncio.get_running_loop().create_task(work, context=context)
         if self._jobs is None:
             self._jobs = set()
         self._jobs.add(job)
@@ -447,7 +506,7 @@ class Sender:
     def _withdraw(self, reply: Reply, outcome: Cancelled | Refused) -> bool:
         for queued, turn in self._queue:
             if queued is reply and reply.outcome is None:
-                self._forget(reply)
+                self.forget(reply)
                 reply.stop()
                 reply.end(outcome, outcome.error if isinstance(outcome, Refused) else None)
                 reply.finish()
@@ -458,7 +517,14 @@ class Sender:
 
     def _halt(self, reply: Reply, reason: str) -> bool:
         """Stops the live send, unless its end is decided (AC-82); nothing is told yet."""
-        runs = self.setup.runs
+        runs, around = self.setup.runs, reply.around
+        if (
+            around is not None and around.ending
+        ):  # its outcome is fixed; it is shown without waiting for hooks
+            around.settle()
+            return False
+        if reply.changes is not None and reply.changes.sealed:
+            return False
         if reply.dead or (reply.committed and not (runs.stoppable(reply.id) or runs.at_rest(reply.id))):
             return False
         self.stop(reply, reason)
@@ -473,10 +539,23 @@ class Sender:
             # Nobody drives it: it is taken up again in order to be ended.
             self.spawn(self._cancel(reply, reason))
         reply.end(Cancelled(reason), None)
+        if reply.around is not None:
+            reply.around.stop()
         if not reply.committed:
-            self._forget(reply)
+            self.forget(reply)
             if not reply.registering:
                 reply.finish()
+
+    def _abandon(self, reply: Reply) -> None:
+        """Closed while it waited for a verdict: nothing had happened (TC-39)."""
+        error = SendAbandoned(reply)
+        self.stage.refused(reply)
+        self.forget(reply)
+        reply.end(Refused(error), error)
+        assert reply.around is not None
+        reply.around.stop()
+        reply.finish()
+        self.stage.tell()
 
     async def _cancel(self, reply: Reply, reason: str) -> None:
         await self.setup.runs.cancel(reply.id, reason)
@@ -484,10 +563,18 @@ class Sender:
     async def aclose(self, limit: float) -> None:
         """Withdraws what waits, stops what lives, and waits for it, bounded."""
         self.closed = True
+        until = self.clock.monotonic() + limit
         for queued, _ in list(self._queue):
             self._withdraw(queued, Refused(SendAbandoned(queued)))
-        if self.stage.reply is not None:
-            self.abort(self.stage.reply, "closed")
+        live = self.stage.reply
+        if live is not None and live.around is not None and live.around.postponed:
+            self._abandon(live)
+        elif live is not None:
+            self.abort(live, "closed")
+        around = self.around
+        if around is not None and not await within(limit, around.wait_over(), self.clock):
+            logger.warning("hooks of reply %s did not end within close_timeout", around.reply.id)
+        limit = inf if limit == inf else max(until - self.clock.monotonic(), 0.0)
         previous = self._previous
         if previous is not None and previous.over and not self.setup.given:
             previous = None  # closing the run controller, which comes next, waits for its task

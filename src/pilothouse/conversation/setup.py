@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..contracts import Clock, GatePoint, Journal
 from ..runs.controller import RunController
+from .shared_state import SharedState
 from .switchboard import Line, Switchboard
+
+if TYPE_CHECKING:
+    from .composition import Composition
+    from .interceptor import Interceptor
+
+
+PLUGS: Final = ("request_listener", "response_listener", "send_context")
+"""Options by which something is called around a send."""
 
 
 class Setup:
@@ -16,9 +25,23 @@ class Setup:
     Attributes:
         options: sanitized; replaced as a whole by `update_options`.
         given: the run controller is shared, and so is not closed with the conversation.
+        composition: the AI controllers, None without any.
+        interceptor: sees what is said before it has any effect.
+        shared: the shared state of the thread.
     """
 
-    __slots__ = ("_runs", "clock", "given", "journal", "line", "new_id", "options")
+    __slots__ = (
+        "_runs",
+        "clock",
+        "composition",
+        "given",
+        "interceptor",
+        "journal",
+        "line",
+        "new_id",
+        "options",
+        "shared",
+    )
 
     def __init__(
         self,
@@ -36,6 +59,17 @@ class Setup:
         self.new_id = new_id
         self.given = False
         self._runs: RunController | None = None
+        self.composition: Composition | None = None
+        self.interceptor: Interceptor | None = None
+        self.shared = SharedState()
+
+    @property
+    def plugged(self) -> bool:
+        """Whether anything of a host's is called around a send."""
+        if self.composition is not None or self.interceptor is not None:
+            return True
+        options = self.options
+        return any(options[name] is not None for name in PLUGS)
 
     @property
     def made(self) -> RunController | None:

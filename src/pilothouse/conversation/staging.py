@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from ..core.canonical import encode
-from ..errors import DeadReply, ToolError, UsageError
+from ..errors import ToolError, UsageError
 from ..messages import JSON
-from .controllers import BaseAIController, Ending, current_reply
-from .reply import Reply
+from .controllers import BaseAIController, Ending
+
+if TYPE_CHECKING:
+    from .reply import Reply
 
 logger = logging.getLogger("pilothouse.conversation")
 
@@ -74,6 +76,10 @@ class StagedController(BaseAIController, Generic[S]):
     _staging: Staging | None = None
     _listeners: tuple[Callable[[Change[S]], object], ...] = ()
 
+    def bind(self, staging: Staging) -> None:
+        """A send has begun: what its tools stage is kept there."""
+        self._staging = staging
+
     @property
     def staged(self) -> S | None:
         """The value that the live send would commit, None if there is none."""
@@ -88,9 +94,6 @@ class StagedController(BaseAIController, Generic[S]):
             ToolError: the value cannot be kept: raised through the tool, it tells the model so.
         """
         if self._staging is None:
-            reply = current_reply()
-            if reply.outcome is not None:
-                raise DeadReply(reply.id)
             raise UsageError("cannot stage outside of a running call of the controller's own tools")
         try:
             data = self.encode(value)

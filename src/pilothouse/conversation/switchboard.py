@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from ..cancel import Token
+from ..commands import Command
 from ..contracts import RunPort, Runtime
 from ..messages import MEDIA, Message
-from ..records import Descriptor, RunView, Start, StatusAnswer
+from ..records import Descriptor, RunSpec, RunView, Start, StatusAnswer
+from .controllers import enter_reply
 from .forms import Call, TextRuntime
+
+if TYPE_CHECKING:
+    from .sending import Sender
 
 
 class Line:
-    """A conversation's current runtime, by reference: swapping it serves the runs that begin after."""
+    """A conversation's current runtime, by reference: swapping it serves the runs that begin after.
 
-    __slots__ = ("__weakref__", "_frozen", "_held", "runtime")
+    Attributes:
+        base: the runtime without the tools of AI controllers.
+        sender: gives the conversation's sender, None once it is gone.
+    """
+
+    __slots__ = ("__weakref__", "_frozen", "_held", "base", "runtime", "sender")
 
     def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+        self.runtime = self.base = runtime
+        self.sender: Callable[[], Sender | None] = lambda: None
         self._frozen: dict[str, Runtime] = {}
         self._held: dict[str, asyncio.Future[None]] = {}
 
@@ -35,6 +46,10 @@ class Line:
         """This run keeps the runtime of now, whatever is swapped later (AC-31)."""
         runtime = self._frozen[run_id] = self.runtime
         return runtime.expect(run_id, signal) if isinstance(runtime, TextRuntime) else None
+
+    def offer(self, run_id: str, runtime: Runtime) -> None:
+        """This run is driven by that one: with the tools that were given for it."""
+        self._frozen[run_id] = runtime
 
     def forget(self, run_id: str) -> None:
         """There will be no such run."""
@@ -90,18 +105,58 @@ class Switchboard:
     async def run(self, start: Start, port: RunPort, /) -> None:
         """Works, on the thread's line."""
         line = self._lines.get(start.spec.thread_id)
+        runtime = self._runtime(start)
         if line is not None:
             await line.ready(start.spec.run_id)
-        await self._runtime(start).run(await _loaded(start, port), port)
+            port = await _entered(line, start, port, runtime)
+        await runtime.run(await _loaded(start, port), port)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts, on the thread's line."""
-        await self._runtime(start).resume(await _loaded(start, port), port)
+        line = self._lines.get(start.spec.thread_id)
+        runtime = self._runtime(start)
+        if line is not None:
+            port = await _entered(line, start, port, runtime)
+        await runtime.resume(await _loaded(start, port), port)
+
+    async def admit(self, spec: RunSpec) -> None:
+        """A run of an earlier process is taken up again: who is plugged in is told before anything is written (TC-115)."""
+        line = self._lines.get(spec.thread_id)
+        if line is not None and (sender := line.sender()) is not None:
+            from .entering import resumed
+
+            await resumed(sender, spec)
+
+    async def screen(self, thread_id: str, command: Command) -> Command:
+        """What is said to a run, as the thread's interceptor leaves it (TC-26)."""
+        line = self._lines.get(thread_id)
+        sender = None if line is None else line.sender()
+        if sender is None or sender.setup.interceptor is None:
+            return command
+        from .entering import screened
+
+        return await screened(sender, command)
 
     async def query(self, start: Start, view: RunView, /) -> StatusAnswer:
         """Asks the thread's runtime where the run stands."""
         answer: StatusAnswer = await self._runtime(start).query(start, view)
         return answer
+
+
+async def _entered(line: Line, start: Start, port: RunPort, runtime: Any) -> RunPort:
+    """The run begins to work for its send, if that is one of this process: tools may ask which, and change its state."""
+    sender = line.sender()
+    reply = None if sender is None else sender.live(start.spec.run_id)
+    if sender is None or reply is None:
+        return port
+    enter_reply(reply)
+    plain = isinstance(runtime, TextRuntime) or not getattr(runtime, "tool_names", True)
+    if plain and reply.around is None and reply.patch is None:
+        reply.patch_taken = True
+        return port
+    from .entering import enter
+
+    return await enter(sender, reply, start, port, runtime)
 
 
 async def _loaded(start: Start, port: RunPort) -> Start:

@@ -10,7 +10,7 @@ from ..messages import Message
 from ..records import HistoryMessage, Parent, RunSpec
 from ..runs.handle import Run
 from .attachments import stored
-from .leftover import Leftover, again, left_over
+from .leftover import Leftover, again, given_again, left_over
 from .order import Order
 from .past import retold
 from .reply import Reply
@@ -80,6 +80,13 @@ class Thread:
         if not await runs.has_run(reply.id):
             return False
         spec = await runs.registered(reply.id)
+        given = spec.extensions.get("controllers/request")
+        if given is not None:  # what was registered may be a replacement, with context
+            from .entering import request_digest
+
+            if spec.thread_id != self.id or given != request_digest(order.parts, order.extras, order.aim):
+                raise RunConflict(reply.id)
+            return True
         asked = await self._parts(reply.user_message) if order.parts is not None else None
         same = spec.thread_id == self.id and (spec.input[0].parts if spec.input else None) == asked
         branch = order.extras.parent
@@ -120,7 +127,7 @@ class Thread:
             run_options(reply.options, extras),
             None if extras.deadline is None else self.setup.clock.time_ms() + int(extras.deadline * 1000),
             config_digest=str(getattr(self.setup.line.runtime, "config_digest", "")),
-            extensions=dict(extras.extensions),
+            extensions={**extras.extensions, **(order.extensions or {})},
         )
         expect = self.head if extras.parent is None else await runs.thread_head(reply.thread_id)
         run = await runs.start(spec, until="accepted", expect_head=expect)
@@ -132,15 +139,22 @@ class Thread:
         if order.parent is not None and order.parent.run_id != left[0].run_id:
             return
         on_path = {message.id for message in shown}
-        for item in left:
-            if item.message.id not in on_path and reply.alive():
-                await self.setup.runs.command(again(item, reply.id), timeout=0)
+        passed = given_again.set(True)
+        try:
+            for item in left:
+                if item.message.id not in on_path and reply.alive():
+                    await self.setup.runs.command(again(item, reply.id), timeout=0)
+        finally:
+            given_again.reset(passed)
 
-    async def load(self, sender: Sender, stage: Stage) -> None:
-        """Shows the path to the thread's head, as the journal has it now; nothing where it is shown already."""
+    async def load(self, sender: Sender, stage: Stage, *, again: bool = False) -> None:
+        """Shows the path to the thread's head, as the journal has it now; nothing where it is shown already.
+
+        `again`: that run has gone on since.
+        """
         runs = self.setup.runs
         head = await runs.thread_head(self.id)
-        if head is None or head == self.head:
+        if head is None or (head == self.head and not again):
             return
         path = await runs.history(head)
         view = await runs.inspect(head)
@@ -150,6 +164,10 @@ class Thread:
             self._begin(last, path)
             await retold(runs, last)
             self.leftover = left_over(head, [record.fact for record in await runs.events(head)])
+        if not again:
+            from .entering import load
+
+            await load(sender, Parent(head))
         self.head, self.fresh = head, False
         stage.show(tuple([entry.message for entry in path if entry.complete]), last if over else None)
         if view.status == "unknown" and view.outcome is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -89,8 +90,11 @@ class AgentLoop:
 
     Attributes:
         config: with the model resolved, never None.
+        reopens: it goes on where its end is refused because somebody has said something meanwhile.
         config_digest: of model, prompt, tools, limits and policies.
     """
+
+    reopens: Final = True
 
     def __init__(
         self,
@@ -119,7 +123,8 @@ class AgentLoop:
         self._tools = tool_source(tools if not doors else _with_doors(tools, doors))
         self._bench = Bench(deps)
         self._plan: Plan | None = None  # of a run without options
-        self.config_digest: Final = digest_of(
+        self._instructions = ""
+        self.config_digest: str = digest_of(
             {
                 "model": self.config.model,
                 "system_prompt": system_prompt,
@@ -128,6 +133,33 @@ class AgentLoop:
                 "limits": repr(self.config.limits),
             }
         )
+
+    def offering(self, tools: Sequence[Tool], instructions: str = "", *, digest: str = "") -> AgentLoop:
+        """The same loop with more tools behind its own and more to say behind its system prompt.
+
+        Everything else is shared, what tools have started too. `digest` is its `config_digest`: by default that of all
+        this together; a host whose tools vary by send gives the one that they all go by.
+
+        Raises:
+            ConfigError: two tools have the same name.
+        """
+        own, more = self._tools, tuple(tools)
+        made: dict[str, ToolSet] = {}
+
+        def supply() -> ToolSet:
+            first = own()
+            if first.digest not in made:
+                made[first.digest] = ToolSet([*first, *more])
+            return made[first.digest]
+
+        twin = copy(self)
+        vars(twin).update(
+            _tools=supply if more else own,
+            _instructions=instructions,
+            _plan=None,
+            config_digest=digest or digest_of([self.config_digest, supply().digest, instructions]),
+        )
+        return twin
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,7 +221,13 @@ class AgentLoop:
             output = self._output if spec.output_schema is None else output_by(spec.output_schema)
             try:
                 plan = Plan(
-                    self.config, self._providers, self._system_prompt, self._tools, spec.options, output
+                    self.config,
+                    self._providers,
+                    self._system_prompt,
+                    self._tools,
+                    spec.options,
+                    output,
+                    self._instructions,
                 )
             except ConfigError as error:
                 raise StartRefused("config", str(error)) from error

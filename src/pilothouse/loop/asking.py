@@ -162,7 +162,7 @@ class Asking:
             work.turn,
             work.attempt,
             end,  # type: ignore[arg-type]
-            why,
+            why or (end == "answered" and assembly.end is not None and assembly.end.raw_reason) or "",
             assembly.end.error if assembly.end is not None else None,
             assembly.usage,
             retry_after_ms,

@@ -32,6 +32,10 @@ class Stopped(Exception):
     """The run is being stopped: nothing more may start."""
 
 
+class Reopened(Exception):
+    """Somebody has said something before the end was recorded: it is refused, and what waits goes on waiting."""
+
+
 class Detached(Exception):
     """The run is no longer ours, or has ended: there is nothing left to record."""
 
@@ -56,6 +60,7 @@ class Book:
         Raises:
             Stopped: a stop is durable. Results are kept for the next append, the rest is dropped.
             Detached: the run has ended or is somebody else's.
+        Reopened: the end was refused because something was said meanwhile; all else is kept for the next append.
         """
         batch = [*self._waiting, *entries] if entries else self._waiting
         if not batch:
@@ -71,6 +76,9 @@ class Book:
                 raise Stopped from None
             if refusal.code in ("unknown", "ended", "fenced"):
                 raise Detached from None
+            if refusal.code == "input":  # only the end is refused
+                self._waiting = batch[: len(batch) - len(entries)]
+                raise Reopened from None
             raise
 
     @property

@@ -77,6 +77,7 @@ class Plan:
         tools: Callable[[], ToolSet],
         options: Mapping[str, JSON],
         output: Output | None = None,
+        instructions: str = "",
     ) -> None:
         self.output = output
         self.config = config
@@ -85,6 +86,10 @@ class Plan:
         self.model = _model(config, providers, options.get("loop.model"))
         self.settings = _settings(config.settings, options.get("loop.settings"))
         self.system_prompt: str | None = options.get("loop.system_prompt", system_prompt)
+        if instructions:
+            self.system_prompt = (
+                f"{self.system_prompt}\n\n{instructions}" if self.system_prompt else instructions
+            )
         self.limits = _limits(config.limits, options.get("loop.limits"))
         self.send_timeout = _seconds(options, "loop.send_timeout_ms", config.send_timeout)
         self.stream_idle_timeout = _seconds(

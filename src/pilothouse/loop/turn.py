@@ -30,7 +30,7 @@ from ..messages import StopReason, ToolCall, user_message
 from .asking import Answer, Asking, is_empty
 from .bench import Bench
 from .between import Between
-from .book import Detached, Stopped
+from .book import Detached, Reopened, Stopped
 from .handoff import Handoffs
 from .output import NAME, NotOutput, repair_text
 from .phase import Phase
@@ -208,8 +208,21 @@ class Turns:
         if isinstance(outcome, Completed | Truncated) and answer is not None and answer.message is not None:
             outputs = () if work.output_id is None else (work.output_id,)
             delivery = Delivery((answer.message.id,), outputs)
-        await self._work.book.write(RunEnded(outcome, delivery))
-        return Step.DONE
+        while True:
+            try:
+                await work.book.write(RunEnded(outcome, delivery))
+            except Reopened:
+                if await self._said_meanwhile():
+                    return Step.OPEN
+            else:
+                return Step.DONE
+
+    async def _said_meanwhile(self) -> bool:
+        """Whether the run goes on with what was said while its end was being recorded."""
+        work = self._work
+        if self._course.way != "settle" or work.turn >= work.plan.limits.turns:
+            return False
+        return await self._poll("steering") or await self._poll("follow_up")
 
     async def _leave(self) -> Step:
         await self._work.book.write()
@@ -296,7 +309,7 @@ STEPS: Final[Mapping[Step, Move]] = MappingProxyType(
         Step.CALLS: Move(Turns._call, _to(Step.CLOSE)),  # noqa: SLF001
         Step.CLOSE: Move(Turns._close, _to(Step.NEXT)),  # noqa: SLF001
         Step.NEXT: Move(Turns._next, _to(Step.OPEN, Step.END)),  # noqa: SLF001
-        Step.END: Move(Turns._finish, _to(Step.DONE)),  # noqa: SLF001
+        Step.END: Move(Turns._finish, _to(Step.OPEN, Step.DONE)),  # noqa: SLF001
         Step.LEAVE: Move(Turns._leave, _to(Step.DONE)),  # noqa: SLF001
     }
 )

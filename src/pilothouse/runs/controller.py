@@ -9,15 +9,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Self, final
+from typing import Literal, Self, TypeAlias, final
 
 from ..clock import SystemClock
-from ..commands import Ack, Cancel, Command, StopSource
+from ..commands import Ack, Cancel, Command, FollowUp, Replace, Steer, StopSource
 from ..contracts import Clock, GatePoint, Journal, Runtime
 from ..core.run import Phase
 from ..core.transcript import Transcript
-from ..errors import CursorAhead, JournalError, OwnedElsewhere
-from ..events import Unknown
+from ..errors import CursorAhead, JournalError, OwnedElsewhere, RecordRefused
+from ..events import Noted, Unknown
 from ..messages import JSON, UNSET, Message, Unset
 from ..records import (
     Accept,
@@ -45,6 +45,9 @@ from .starting import Starter
 from .timing import RunLimits, RunStats, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
+
+Screen: TypeAlias = Callable[[str, Command], Awaitable[Command]]
+"""Sees what is said to a run of a thread before it is recorded, and may replace or refuse it."""
 
 
 def random_id() -> str:
@@ -98,6 +101,7 @@ class RunController:
         self._recovery = Recovery(self._fleet)
         self._orders = Orders(self._fleet, self._recovery, auto_recover)
         self._closing: asyncio.Task[None] | None = None
+        self._screen: Screen | None = getattr(runtime, "screen", None)
 
     @property
     def descriptor(self) -> DescribedRuntime:
@@ -295,7 +299,29 @@ class RunController:
         Raises:
             InvalidCommand, RunNotFound, NotControllable, OwnedElsewhere, CommandConflict: mistakes of the caller.
         """
+        if self._screen is not None and isinstance(command.body, Steer | FollowUp | Replace):
+            live = self._fleet.live.get(command.run_id)
+            registration = (
+                await self._fleet.paths.registration(command.run_id) if live is None else live.registration
+            )
+            command = await self._screen(registration.spec.thread_id, command)
         return await self._orders.command(command, timeout)
+
+    async def note(self, run_id: str, note: Noted) -> None:
+        """Records a remark on a run that is live here, in the name of its runtime.
+
+        Raises:
+            RecordRefused: it has ended, or is not driven here.
+        """
+        live = self._live(run_id)
+        if live is None or live.port is None:
+            raise RecordRefused("ended")
+        await live.port.record(note)
+
+    @property
+    def limits(self) -> RunLimits:
+        """Size limits."""
+        return self._fleet.limits
 
     async def cancel(self, run_id: str, reason: str, *, source: StopSource = "user") -> Ack:
         """Stops a run, with a fresh command id. For retry-safe ids build a `Command`."""

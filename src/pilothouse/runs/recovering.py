@@ -119,6 +119,7 @@ class Recovery:
     async def _resume(self, head: RunHead, reasons: tuple[str, ...], also: Sequence[Written]) -> None:
         """Level `journal`: the facts are all there is."""
         live = await self._claim(head)
+        await self._admit(live)
         drafts = [*_restore(live.state, "journal", live.state.seq, reasons), *also]
         if live.state.loss is None and live.state.resting:
             drafts = list(also)  # nothing was in flight, so nothing was lost (RC-50)
@@ -132,6 +133,19 @@ class Recovery:
         except Exception as error:
             await live.lose("recovery_failed", f"{type(error).__name__}: {error}")
             raise
+
+    async def _admit(self, live: LiveRun) -> None:
+        """A runtime may have to make ready for a run of an earlier process; if it cannot, nothing is written (RC-54)."""
+        admit = getattr(self._fleet.runtime, "admit", None)
+        if admit is None:
+            return
+        try:
+            await admit(live.registration.spec)
+        except Exception as error:
+            live.release()
+            raise RecoveryRefused(
+                "refused", f"cannot recover run {live.run_id} because a hook refused: {error}"
+            ) from error
 
     async def _replay(self, head: RunHead, reasons: tuple[str, ...]) -> None:
         """Level `replay`: the agent tells its whole history again, and only then is anything written (RC-55 … RC-57)."""
