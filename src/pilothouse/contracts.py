@@ -405,7 +405,7 @@ class Journal(Protocol):
     async def append(
         self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary
     ) -> Appended:
-        """Compare and append: all or none.
+        """Compare and append: all or none. With a summary that says `terminal` the claim of the run ends too.
 
         Raises:
             SeqConflict: the stored head is not `expected`, and these records are not stored already.

@@ -75,19 +75,22 @@ class Notifier:
 
         return remove
 
-    def wants(self, name: str) -> bool:
-        """Whether anybody would be told."""
-        return self._option(name) is not None or bool(self._observers)
+    @property
+    def observed(self) -> bool:
+        """Whether there are observers besides the option's callback."""
+        return bool(self._observers)
 
-    def tell_piece(self, piece: str, text: str, fence: Fence) -> None:
-        """`tell` and `drain` in one, for what is told often: nothing is queued where nothing waits."""
+    def tell_piece(self, option: Callable[..., Any] | None, piece: str, text: str, fence: Fence) -> None:
+        """`tell` and `drain` in one, for what is told often: nothing is queued where nothing waits.
+
+        `option` is the callback that is set now.
+        """
         if self._draining or self._queue:
             self.tell(CHUNK, piece, text, fence=fence)
             self.drain()
             return
         self._draining = True
         try:
-            option = self._option(CHUNK)
             if option is not None:
                 try:
                     result = option(piece, text)

@@ -14,7 +14,7 @@ from ..contracts import GatePoint, Host
 from ..core.lifecycle import AgentState, Input, step
 from ..events import Cancelled, Completed, Outcome, Truncated
 from ..messages import Message
-from .notify import Notifier
+from .notify import CHUNK, Notifier
 from .reply import Reply
 from .setup import Setup
 
@@ -34,6 +34,7 @@ class Stage:
         "_gates",
         "_host",
         "_live",
+        "_setup",
         "error",
         "last_reply",
         "messages",
@@ -46,6 +47,7 @@ class Stage:
 
     def __init__(self, setup: Setup, host: Host | None) -> None:
         self._host = host
+        self._setup = setup
         self._gates = setup.gate
         self.notifier = Notifier(lambda name: setup.options[name])
         self.state = AgentState.IDLE
@@ -225,11 +227,20 @@ class Stage:
             self._gates(reading.reply.id, ("read",))
 
     def _show(self, reading: Reading, piece: str) -> None:
-        self._fresh.append(piece)
         reading.reply.add_piece(piece)
         notifier = self.notifier
-        if notifier.wants("on_response_chunk"):
-            notifier.tell_piece(piece, self.live_text, reading.wanted)
+        callback = self._setup.options[CHUNK]
+        if callback is None and not notifier.observed:
+            self._fresh.append(piece)
+            return
+        if self._fresh:
+            self._fresh.append(piece)
+            text = self.live_text
+        else:
+            text, self._live = self._live, ""  # in place, as there
+            text += piece
+            self._live = text
+        notifier.tell_piece(callback, piece, text, reading.wanted)
 
     def response_ended(self, reading: Reading) -> None:
         """A response is whole: what is buffered of it is shown (AC-55)."""

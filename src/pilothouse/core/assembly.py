@@ -146,6 +146,7 @@ class Assembly:
         self._made = 0
         self._mine: set[str] = set()
         self._texts: dict[int, _TextBlock] = {}
+        self._text: _TextBlock | None = None  # the one that grew last
         self._thoughts: dict[int, _ReasoningBlock] = {}
         self._calls: dict[int, _CallBlock] = {}
 
@@ -184,16 +185,20 @@ class Assembly:
         reason = self.end.reason if self.end is not None else None
         return Message(self.message_id, "assistant", tuple(parts), stop_reason=reason)
 
-    def _take_text(self, event: TextDelta) -> Told | None:
+    def text(self, event: TextDelta) -> TextTold | None:
+        """`feed` for a piece of text, which nearly all events are. Nothing may have come that ended it."""
         text = event.text
         if not text:
             return None
         number = event.block
-        block = self._texts.get(number)
-        if block is None:
-            block = self._texts[number] = _TextBlock(number)
-        self.visible = True
-        return TextTold(self.message_id, number, text, block.grow(text))
+        block = self._text
+        if block is None or block.number != number:
+            block = self._text = self._texts.setdefault(number, _TextBlock(number))
+            self.visible = True
+        before = block.size
+        block.pieces.append(text)
+        block.size = before + len(text)
+        return TextTold(self.message_id, number, text, before)
 
     def _take_reasoning(self, event: ReasoningDelta) -> Told | None:
         number, text = event.block, event.text
@@ -294,7 +299,7 @@ class Assembly:
 
 
 _TAKE: Final[dict[type, Callable[[Assembly, Any], Told | None]]] = {
-    TextDelta: Assembly._take_text,  # noqa: SLF001 - the class's own table
+    TextDelta: Assembly.text,
     ReasoningDelta: Assembly._take_reasoning,  # noqa: SLF001
     ToolCallDelta: Assembly._take_call,  # noqa: SLF001
     BlockEnded: Assembly._take_end_of_block,  # noqa: SLF001

@@ -22,6 +22,7 @@ from ..records import Record
 MAX_DEPTH: Final = 100
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")
+_encode: Final = _encoder.encode
 T = TypeVar("T")
 
 
@@ -206,7 +207,6 @@ def chain_next(previous: str, seq: int, at_ms: int, lane: Lane, fence: int, body
 
 
 def seal(
-    *,
     run_id: str,
     seq: int,
     at_ms: int,
@@ -225,12 +225,17 @@ def seal(
     Raises:
         NotJSON: the fact holds something that has no canonical form.
     """
+    kind = type(fact)
+    if _OPEN.get(kind) or (kind not in _OPEN and _open_fields(kind)):
+        check(fact, depth=2)
     given = Body(fact, event_id, causation, source)
     try:
-        stored, body = normal(given)
-    except NotJSON as error:
-        raise NotJSON(error.path.removeprefix("data."), error.why) from error
-    if stored is not given:
+        body = _encode(given)
+    except ValueError:  # lone surrogates, integers without end: rare, so nobody pays for looking
+        try:
+            stored, body = normal(given)
+        except NotJSON as error:
+            raise NotJSON(error.path.removeprefix("data."), error.why) from error
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
     body_digest = sha256(body).hexdigest()
     chain = chain_next(previous, seq, at_ms, lane, fence, body_digest)
@@ -251,7 +256,7 @@ def readable(body: bytes, kind: type[Value] = Body) -> None:
         NotJSON: names the path.
     """
     try:
-        _decoder_of(kind).decode(body)
+        (_body_decoder if kind is Body else _decoder_of(kind)).decode(body)
     except msgspec.ValidationError as error:
         why, _, path = str(error).partition(" - at `$.")
         raise NotJSON(path.rstrip("`").removeprefix("data." if kind is Body else ""), why) from error

@@ -166,13 +166,14 @@ def judge(state: RunState, draft: Draft, lane: Lane) -> Verdict:
     """Says whether a draft may be the next fact. Looks only; copies nothing."""
     fact = draft.fact
     kind = type(fact)
-    if lane not in LANES.get(kind, _RUNTIME_ONLY) or (
+    lanes, row, condition = _RULES[kind]
+    if lane not in lanes or (
         kind is RunEnded and lane == HOST and not _confirms_stop(state, fact)  # type: ignore[arg-type]
     ):
         return Refused("wrong_lane", f"{fact.kind} is not written by the {lane}")
     if draft.event_id is not None and (why := _event_id_fault(draft.event_id, lane)):
         return Refused("invalid_fact", f"event_id: {why}")
-    cell = TABLE[kind][state.phase]
+    cell = row[state.phase]
     if cell == "?":
         cell = ENDINGS[type(fact.outcome)][state.phase]  # type: ignore[union-attr]
     if cell == "V":
@@ -181,7 +182,6 @@ def judge(state: RunState, draft: Draft, lane: Lane) -> Verdict:
         return Refused(_REFUSALS[state.phase])
     if cell == ".":
         return Refused("illegal", f"{fact.kind} while {state.phase.value}")
-    condition = CONDITIONS.get(kind)
     return LEGAL if condition is None else condition(state, fact, draft.causation) or LEGAL
 
 
@@ -435,6 +435,11 @@ CONDITIONS: Final[dict[type, Callable[[RunState, Any, str | None], _Problem]]] =
     RunEnded: _run_ended,
     ContinuityRestored: _continuity_restored,
 }
+
+_RULES: Final = {
+    kind: (LANES.get(kind, _RUNTIME_ONLY), row, CONDITIONS.get(kind)) for kind, row in TABLE.items()
+}
+"""The three tables side by side: every fact of every run is looked up here."""
 
 
 def diagram() -> str:

@@ -47,6 +47,9 @@ from .run import HOST, RUNTIME, Phase, RunState
 
 # What the writer puts in front
 
+SETTLED: Final = frozenset[type]({RunEnded, RunAbandoned, StartRefused})
+"""Ends: what is open is settled in front of them."""
+
 
 def expand(state: RunState, draft: Draft, lane: Lane) -> list[tuple[Draft, Lane]]:
     """What must stand before this draft in the same append; `state` is the state right before it.
@@ -68,8 +71,8 @@ def expand(state: RunState, draft: Draft, lane: Lane) -> list[tuple[Draft, Lane]
     ):
         answer = CommandAnswered(command.command.id, "accepted", implied=True)
         front.append((Draft(answer, causation=command.command.id), HOST))
-    if isinstance(fact, RunEnded | RunAbandoned | StartRefused):
-        front += [(settling, HOST) for settling in settle(state, fact)]
+    if type(fact) in SETTLED:
+        front += [(settling, HOST) for settling in settle(state, fact)]  # type: ignore[arg-type]
     return front
 
 

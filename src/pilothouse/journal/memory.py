@@ -161,6 +161,8 @@ class MemoryJournal:
                 raise DuplicateConflict(run_id, record.event_id)
         if len(records) > 1 and len({record.event_id for record in records}) < len(records):
             raise DuplicateConflict(run_id, twice_in(records))
+        if summary.state == "terminal":
+            run.owner = None
         return Appended(self._store(run, records, summary))
 
     def _store(self, run: _Run, records: Sequence[Record], summary: RunSummary) -> Head:

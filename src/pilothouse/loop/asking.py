@@ -18,7 +18,7 @@ from ..events import (
     ResponseStream,
 )
 from ..messages import Message, Model, StopReason, Usage
-from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd
+from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd, TextDelta
 from .book import Stopped
 from .reading import Gate, Silence
 from .requesting import Prepared, Requests
@@ -236,10 +236,10 @@ def is_empty(message: Message) -> bool:
 
 def _teller(assembly: Assembly, tell: Callable[..., object]) -> Callable[[ProviderEvent], None]:
     """What is done with each event of a response."""
-    feed = assembly.feed
+    feed, text = assembly.feed, assembly.text
 
     def consume(event: ProviderEvent) -> None:
-        told = feed(event)
+        told = text(event) if type(event) is TextDelta else feed(event)
         if told is not None:
             tell(told)
         elif type(event) is ResponseStarted and assembly.started is event:

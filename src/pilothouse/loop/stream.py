@@ -147,7 +147,13 @@ class Response:
             if paused:
                 await self._pass()
             async for event in self._opened():
-                if admit(event, consume):
+                if self.events and self._verdict is None and type(event) in _EVENTS:
+                    self.events += 1
+                    try:  # as `_admit` does it, for all but the first and the last
+                        consume(event)
+                    except Exception as error:
+                        raise _Reader(error) from error
+                elif admit(event, consume):
                     return
                 if paused:
                     await self._pass()

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
-from weakref import WeakMethod
+from typing import Generic, TypeVar
+from weakref import WeakMethod, ref
 
 from ..contracts import Clock
 
 logger = logging.getLogger("pilothouse.runs")
 
 Action = Callable[[], Coroutine[object, object, object] | None]
+T = TypeVar("T")
 
 
 def weakly(method: Action) -> Action:
@@ -38,7 +42,7 @@ class Agenda:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._heap: list[tuple[float, int, Action]] = []
         self._numbers = count()
         self._task: asyncio.Task[None] | None = None
@@ -50,7 +54,7 @@ class Agenda:
         """Does `action` in so many seconds, unless the agenda is closed by then."""
         if self._closed or seconds == inf:
             return
-        due = self._clock.monotonic() + seconds
+        due = self.clock.monotonic() + seconds
         heappush(self._heap, (due, next(self._numbers), action))
         if self._task is None or due < self._wake_at:
             self._restart()
@@ -64,14 +68,15 @@ class Agenda:
     async def _run(self) -> None:
         while self._heap:
             self._wake_at = due = self._heap[0][0]
-            if (wait := due - self._clock.monotonic()) > 0:
-                await self._clock.sleep(wait)
+            if (wait := due - self.clock.monotonic()) > 0:
+                await self.clock.sleep(wait)
                 continue
             _, _, action = heappop(self._heap)
-            self._do(action)
+            self.do(action)
         self._task, self._wake_at = None, inf
 
-    def _do(self, action: Action) -> None:
+    def do(self, action: Action) -> None:
+        """Does it now; its failure is logged."""
         try:
             job = action()
         except Exception:
@@ -101,3 +106,39 @@ class Agenda:
             self._task = None
         if self._jobs:
             await asyncio.gather(*self._jobs, return_exceptions=True)
+
+
+class Line(Generic[T]):
+    """Objects for which the same is due after the same time: first in, first out, with one entry in the agenda.
+
+    It keeps none of them alive: what is gone by then has nothing due.
+    """
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        seconds: float | None,
+        action: Callable[[T], Coroutine[object, object, object] | None],
+    ) -> None:
+        self._agenda = agenda
+        self.clock = agenda.clock
+        self._seconds = inf if seconds is None else seconds
+        self._action = action
+        self._waiting: deque[tuple[float, ref[T]]] = deque()
+
+    def add(self, item: T) -> None:
+        """The action is due for it, in the line's time from now on."""
+        if self._seconds == inf:
+            return
+        self._waiting.append((self.clock.monotonic() + self._seconds, ref(item)))
+        if len(self._waiting) == 1:
+            self._agenda.after(self._seconds, self._due)
+
+    def _due(self) -> None:
+        now = self.clock.monotonic()
+        while self._waiting and self._waiting[0][0] <= now:
+            _, found = self._waiting.popleft()
+            if (item := found()) is not None:
+                self._agenda.do(partial(self._action, item))
+        if self._waiting:
+            self._agenda.after(self._waiting[0][0] - now, self._due)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from weakref import ref
 
 from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
@@ -26,10 +25,10 @@ from ..records import (
     RunView,
     Start,
 )
-from .agenda import Agenda
+from .agenda import Agenda, Line
 from .history import Paths, first_chain
 from .inline import inline
-from .live import LiveRun
+from .live import Lines, LiveRun
 from .ring import Observer
 from .timing import RunLimits, RunTiming
 
@@ -73,6 +72,8 @@ class Fleet:
         self.clock = clock
         self.new_id = new_id
         self.agenda = Agenda(clock)
+        self._evictions = Line(self.agenda, timing.keep_finished, self._evict)
+        self._lines = Lines.of(self.agenda, timing)
         self.paths = Paths(journal)
         self.owner = this_process(new_id())
         self.live: dict[str, LiveRun] = {}
@@ -203,6 +204,7 @@ class Fleet:
             journal=self.journal,
             clock=self.clock,
             agenda=self.agenda,
+            lines=self._lines,
             timing=self.timing,
             limits=self.limits,
             follower_buffer=self.follower_buffer,
@@ -223,7 +225,8 @@ class Fleet:
     async def drive(self, live: LiveRun, *, resume: bool) -> None:
         """Gives a live run to the runtime."""
         start = await self.start_of(live.registration, live.writer.fence)
-        await self.settle_times(live)
+        if resume or live.late:
+            await self.settle_times(live)
         if live.over:
             return
         if resume:
@@ -260,9 +263,11 @@ class Fleet:
         if live.released and not live.followers:
             self._evict(live)
         else:
-            self._evict_later(live)
+            self._evictions.add(live)
         if len(self.finished) > KEPT_FINISHED:
             self._evict(next(iter(self.finished.values())))
+        if live.state.phase is Phase.TERMINAL:
+            return  # the append of its end gave the claim up
         if self.journal.immediate:
             inline(self.journal.release(self.owner, live.run_id))
         else:
@@ -288,22 +293,13 @@ class Fleet:
     def _zombie(self, _live: LiveRun) -> None:
         self.zombies += 1
 
-    def _evict_later(self, live: LiveRun) -> None:
-        kept = ref(live)  # what was evicted earlier is not held until then
-
-        def evict() -> None:
-            if (found := kept()) is not None:
-                self._evict(found)
-
-        self.agenda.after(self.timing.keep_finished, evict)
-
     def _evict(self, live: LiveRun) -> None:
         self.finished.pop(live.run_id, None)
         if self.threads.get(thread_id := live.registration.spec.thread_id) is live:
             del self.threads[thread_id]
         if self.live.get(live.run_id) is live:
             if live.followers or live.zombie:
-                self._evict_later(live)
+                self._evictions.add(live)
             else:
                 del self.live[live.run_id]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..commands import Answer, FollowUp, Request, Steer, StopSource
 from ..contracts import Clock, Journal
+from ..core.batch import Written
 from ..core.run import HOST, Phase, RunState
 from ..errors import JournalError, JournalUnavailable, ProtocolViolation, RecordRefused, StartRefused
 from ..events import (
@@ -36,14 +37,14 @@ from ..events import (
     StartRefused as StartRefusedFact,
 )
 from ..records import Draft, Record, Registration, Start
-from .agenda import Agenda, weakly
+from .agenda import Agenda, Line, weakly
 from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
 from .ring import Observer, Ring
-from .spilling import may_be_large, spill
+from .spilling import LARGE, may_be_large, spill
 from .timing import RunLimits, RunTiming
-from .writer import Writer, Written
+from .writer import Writer
 
 if TYPE_CHECKING:
     from ..events import Lane
@@ -56,9 +57,25 @@ ENVELOPE = 2_048
 """Bytes of a stored fact around its content, at most: kind, event id, causation, source."""
 
 _OVER = (Phase.TERMINAL, Phase.UNKNOWN)
+_CLOSED = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}
 _RESULTS = frozenset(
     ("call_finished", "call_observed", "model_attempt_ended", "message_added", "partial_saved", "noted")
 )
+
+
+class Lines(NamedTuple):
+    """What is due for each run after the same time."""
+
+    partials: Line[LiveRun]
+    outlived: Line[LiveRun]
+
+    @staticmethod
+    def of(agenda: Agenda, timing: RunTiming) -> Lines:
+        """The lines of a controller."""
+        return Lines(
+            Line(agenda, timing.partial_interval, LiveRun.save_partials),
+            Line(agenda, timing.stop_grace, LiveRun.outlived),
+        )
 
 
 class LiveRun:
@@ -73,6 +90,7 @@ class LiveRun:
         journal: Journal,
         clock: Clock,
         agenda: Agenda,
+        lines: Lines,
         timing: RunTiming,
         limits: RunLimits,
         follower_buffer: int,
@@ -88,6 +106,7 @@ class LiveRun:
         self.journal = journal
         self.clock = clock
         self.agenda = agenda
+        self._lines = lines
         self.timing = timing
         self.limits = limits
         self.scope = Scope(registration.spec.deadline_ms)
@@ -171,15 +190,17 @@ class LiveRun:
         kind = type(body)
         size = 200
         if kind in _STREAMED:
+            partials = self.partials
             try:
-                first = self.partials.add(body)  # type: ignore[arg-type]
+                added = partials.add(body)  # type: ignore[arg-type]
             except TypeError as error:
                 logger.warning("run %s: a delta was dropped: %s", self.run_id, error)
                 return
-            size = 200 + len(body.text)  # type: ignore[union-attr]
-            if first and self.timing.partial_interval is not None:
-                self.agenda.after(self.timing.partial_interval, weakly(self.save_partials))
-            elif self.partials.pending_chars >= self.limits.partial_bytes and not self._saving:
+            size += added
+            pending = partials.pending_chars
+            if pending == added and added:  # the first that waits
+                self._lines.partials.add(self)
+            elif pending >= self.limits.partial_bytes and not self._saving:
                 self._save_now()
         elif kind not in _OTHER:
             logger.warning("run %s: a delta was dropped: %s is none", self.run_id, kind.__name__)
@@ -187,7 +208,13 @@ class LiveRun:
         elif kind is Extension:
             size = 1000
         self._deltas += 1
-        self._publish(Delta(self.run_id, self._deltas, self.writer.state.seq, body), size)
+        delta = Delta(self.run_id, self._deltas, self.writer.state.seq, body)
+        self.ring.append(delta, size)
+        for observer in self.observers:
+            try:
+                observer(delta)
+            except Exception:
+                logger.exception("an observer of run %s failed", self.run_id)
 
     def _save_now(self) -> None:
         if self.timing.partial_interval is None:
@@ -234,7 +261,7 @@ class LiveRun:
             raise RecordRefused("closing", code)
         limit = self.limits.max_fact_bytes - ENVELOPE
         for draft, _ in drafts:
-            if may_be_large(draft.fact, limit):
+            if type(draft.fact) in LARGE and may_be_large(draft.fact, limit):
                 drafts = [(await self._spilled(each), lane) for each, lane in drafts]
                 break
         if self.partials.pending_chars and (front := self._superseding(drafts)):
@@ -249,10 +276,15 @@ class LiveRun:
 
     def _superseding(self, drafts: Sequence[Written]) -> list[Written]:
         """Fragments to be saved in front of an end that no whole message supersedes."""
-        facts = [draft.fact for draft, _ in drafts]
-        if not any(isinstance(fact, RunEnded | ModelAttemptEnded) for fact in facts):
-            return []
-        return self.unsaved(whole=[fact.message.id for fact in facts if isinstance(fact, MessageAdded)])
+        ends, whole = False, []
+        for draft, _ in drafts:
+            fact = draft.fact
+            kind = type(fact)
+            if kind is MessageAdded:
+                whole.append(fact.message.id)  # type: ignore[union-attr]
+            elif kind is RunEnded or kind is ModelAttemptEnded:
+                ends = True
+        return self.unsaved(whole=whole) if ends and not self.partials.only(whole) else []
 
     def _closing_refusal(self, drafts: Sequence[Written]) -> str:
         """While the controller closes, results are still taken, new work and ends are not (RC-52)."""
@@ -263,13 +295,17 @@ class LiveRun:
 
     def _stored(self, record: Record) -> None:
         """What follows from a fact, once it is durable and folded: publish, then act."""
-        self.publish_stored(record)
-        act = _ACTS.get(type(record.fact))
+        self.ring.append(record, len(record.body) + 200)
+        if self.observers:
+            self._observe(record)
+        fact = record.fact
+        act = _ACTS.get(type(fact))
         if act is not None:
-            act(self, record.fact)
+            act(self, fact)
         if self._started:
             self._wake_started()
-        if record.seq == self.writer.state.seq and self.writer.state.phase in _OVER:
+        state = self.writer.state
+        if state.phase in _OVER and record.seq == state.seq:
             self._end()
 
     def command_received(self, fact: CommandReceived) -> None:
@@ -314,25 +350,27 @@ class LiveRun:
         if self.over:
             return
         self.over = True
-        code = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}.get(self.state.phase, "closing")
+        code = _CLOSED.get(self.state.phase, "closing")
         self.writer.close(code)
         if self.port is not None:
-            self.port.closed = self.writer.closed
+            self.port.close(self.writer.closed)
         for command_id in list(self._answers):
             self._answered(command_id)
-        self._wake_started()
+        if self._started:
+            self._wake_started()
         waiters, self._ends = self._ends, []
         for waiter in waiters:
             resolve(waiter)
-        self.gate.open()
+        if self.gate.shut:
+            self.gate.open()
         self.ring.close()
         if self.task is not None and not self.zombie and not self.released:
-            self.agenda.after(self.timing.stop_grace, weakly(self._outlived))
+            self._lines.outlived.add(self)
         self._on_over(self)
 
     def _lost_port(self, code: str) -> None:
         if self.port is not None:
-            self.port.closed = code
+            self.port.close(code)
         if code == "fenced":
             self._publish(Delta(self.run_id, self._deltas, self.state.seq, OwnershipTold("elsewhere")), 200)
             if self.task is not None and self.task is not asyncio.current_task():
@@ -503,7 +541,7 @@ class LiveRun:
         self.scope.fire(reason, source)
         self.agenda.after(self.timing.stop_grace, weakly(self._stop_harder))
 
-    def _outlived(self) -> None:
+    def outlived(self) -> None:
         """A runtime that goes on after the end of its run is ended (RC §3.8)."""
         if self.task is not None and not self.task.done() and not self.zombie:
             self.task.cancel()

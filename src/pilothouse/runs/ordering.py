@@ -19,6 +19,7 @@ from ..commands import (
     Steer,
     Withdraw,
 )
+from ..core.batch import Written
 from ..core.canonical import digest, encode, misshapen, normal
 from ..core.rules import answers
 from ..core.run import HOST, CommandState, Phase, RunState
@@ -39,7 +40,6 @@ from .live import ENVELOPE, LiveRun
 from .port import kind_of
 from .recovering import Recovery
 from .timing import RunLimits
-from .writer import Written
 
 logger = logging.getLogger("pilothouse.runs")
 

@@ -43,8 +43,8 @@ class Partials:
         self._current: _Part | None = None
         self.pending_chars = 0
 
-    def add(self, told: Told) -> bool:
-        """Counts a piece and gives it its offset; True if it is the first that waits to be saved.
+    def add(self, told: Told) -> int:
+        """Counts a piece and gives it its offset; returns its characters.
 
         Raises:
             TypeError: it is not made as it should be; nothing was counted.
@@ -57,19 +57,20 @@ class Partials:
             or part.message_id != told.message_id
         ):
             part = self._find(told)
-        # The piece was made for this one call and nobody else holds it yet: filling it in place saves a copy a delta.
-        force_setattr(told, "offset", part.length)
-        text = told.text
+        text, length = told.text, part.length
         if type(text) is not str:
             raise TypeError(f"text is {type(text).__name__}, not str")
+        if told.offset != length:
+            # The piece was made for this one call and nobody else holds it: filling it in place saves a copy.
+            force_setattr(told, "offset", length)
         if not text:
-            part.named = part.length == 0
-            return False
-        part.length += len(text)
+            part.named = length == 0
+            return 0
+        size = len(text)
+        part.length = length + size
         part.pending.append(text)
-        first = self.pending_chars == 0
-        self.pending_chars += len(text)
-        return first
+        self.pending_chars += size
+        return size
 
     def _find(self, told: Told) -> _Part:
         kind = _NAMES[type(told)]
@@ -99,6 +100,10 @@ class Partials:
                 part.saved += len(text)
                 part.pending.clear()
         return out
+
+    def only(self, message_ids: Collection[str]) -> bool:
+        """Whether nothing is told of any other message."""
+        return all(part.message_id in message_ids for part in self._parts.values())
 
     def message_ids(self) -> set[str]:
         """The messages of which text is known here."""

@@ -229,6 +229,10 @@ class Inbox:
                 take_back()
 
 
+def _drop(_body: DeltaBody, /) -> None:
+    pass
+
+
 class Port:
     """The port of one attachment (contracts.RunPort). Closed, it refuses facts and drops deltas."""
 
@@ -237,6 +241,11 @@ class Port:
         self.scope = live.scope
         self.commands = Inbox(live)
         self.closed = ""
+        self.tell: Callable[[DeltaBody], None] = live.tell
+
+    def close(self, code: str) -> None:
+        """Takes no facts any more, and drops deltas."""
+        self.closed, self.tell = code, _drop
 
     @property
     def state(self) -> RunFold:
@@ -259,11 +268,6 @@ class Port:
             raise RecordRefused(self.closed)  # else the writer knows what was stored before (RC-29)
         drafts = [(fact if type(fact) is Draft else Draft(fact), RUNTIME) for fact in facts]  # type: ignore[arg-type]
         return await self._live.record(drafts)
-
-    def tell(self, body: DeltaBody, /) -> None:
-        """Publishes a delta; dropped once the port is closed."""
-        if not self.closed:
-            self._live.tell(body)
 
     def on_gate(self, callback: Callable[[], object], /) -> Callable[[], None]:
         """Calls back whenever a point was shut or opened; returns a function that takes this back."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..contracts import Queryable, Replayable, Resumable
+from ..core.batch import Written
 from ..core.run import HOST, RUNTIME, RunState
 from ..errors import (
     InvalidCommand,
@@ -26,7 +27,6 @@ from .catalog import lost_runs
 from .fleet import Fleet
 from .live import LiveRun
 from .retelling import Retelling
-from .writer import Written
 
 logger = logging.getLogger("pilothouse.runs")
 

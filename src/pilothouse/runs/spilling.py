@@ -25,21 +25,22 @@ SMALL: Final = 4_096
 """Bytes of a part that it would gain nothing to store apart."""
 
 
+LARGE: Final = frozenset[type]({MessageAdded, CallFinished, CallObserved})
+"""Facts that have content."""
+
+
 def may_be_large(fact: object, limit: int) -> bool:
-    """Whether it is worth while to measure a fact: nearly none are. A character takes up to six bytes."""
-    kind = type(fact)
-    if kind is not MessageAdded and kind is not CallFinished and kind is not CallObserved:
-        return False
+    """Whether it is worth while to measure a fact with content: nearly none are. A character takes up to six bytes."""
     try:
-        return any(_may_be_large(part, limit) for part in _parts_of(fact))
+        for part in _parts_of(fact):
+            if type(part) is Text:
+                if len(part.text) * 6 > limit:
+                    return True
+            elif type(part) is Structured or (isinstance(part, MEDIA) and part.data is not None):
+                return True
     except (AttributeError, TypeError):
-        return False  # of a wrong shape: that is said where facts are judged
-
-
-def _may_be_large(part: Part, limit: int) -> bool:
-    if type(part) is Text:
-        return len(part.text) * 6 > limit
-    return type(part) is Structured or (isinstance(part, MEDIA) and part.data is not None)
+        pass  # of a wrong shape: that is said where facts are judged
+    return False
 
 
 async def spill(draft: Draft, limit: int, largest: int, put: Put) -> Draft | None:

@@ -187,6 +187,8 @@ class Starter:
             if other[0] != registration.identity:
                 raise RunConflict(run_id)
             return await asyncio.shield(other[1]), True
+        if fleet.journal.immediate:  # nobody can come in between
+            return await self._register_durably(registration, expect_head)
         done: asyncio.Future[LiveRun | None] = asyncio.get_running_loop().create_future()
         self._starting[run_id] = (registration.identity, done)
         try:

@@ -11,40 +11,25 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
 
-from ..commands import Cancel
 from ..contracts import Clock, Journal
-from ..core.canonical import NotJSON, digest, draft_digest, encode, misshapen, readable, seal
-from ..core.rules import LEGAL, Refused, Verdict, Violation, judge
-from ..core.run import HOST, RUNTIME, Phase, RunState, apply
-from ..core.settling import event_id_of, expand
+from ..core.batch import NotLegal, Room, Written, make
+from ..core.canonical import NotJSON, digest, draft_digest, encode
+from ..core.rules import Refused, Violation
+from ..core.run import HOST, RUNTIME, RunState
+from ..core.settling import event_id_of
 from ..errors import (
     DuplicateConflict,
     FenceConflict,
     JournalBusy,
+    JournalError,
     JournalFull,
     JournalUnavailable,
     ProtocolViolation,
     RecordRefused,
     SeqConflict,
 )
-from ..events import (
-    CallFinished,
-    CommandAnswered,
-    CommandReceived,
-    ContinuityLost,
-    ContinuityRestored,
-    InputReturned,
-    Lane,
-    PartialSaved,
-    RequestClosed,
-    RunAbandoned,
-    RunEnded,
-    StartRefused,
-    StopRequested,
-    ViolationRecorded,
-)
+from ..events import ContinuityLost, Lane, RequestClosed, ViolationRecorded
 from ..records import Draft, Head, Record
 from .agenda import Agenda, weakly
 from .inline import inline
@@ -53,37 +38,10 @@ from .timing import RESERVED_FACTS, RunLimits, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
 
-Written: TypeAlias = tuple[Draft, Lane]
-
 
 def _log_failure(task: asyncio.Task[int]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.warning("an append was not made: %s", error)
-
-
-class _NotLegal(NamedTuple):
-    """Why one draft of an append, by its place, could not be the next fact, and what would have stood before it."""
-
-    verdict: Refused | Violation
-    place: int
-    made: list[Record]
-
-
-_KEPT_ROOM: Final = (
-    CallFinished,
-    CommandAnswered,
-    ContinuityLost,
-    ContinuityRestored,
-    InputReturned,
-    PartialSaved,  # in front of a stop or an end; the live run saves none besides
-    RequestClosed,
-    RunAbandoned,
-    RunEnded,
-    StartRefused,
-    StopRequested,
-    ViolationRecorded,
-)
-"""What a full run still takes: it can always be stopped, settled and ended (RC §3.12)."""
 
 
 def _is_same(record: Record, draft: Draft, lane: Lane) -> bool:
@@ -138,7 +96,8 @@ class Writer:
         self._unsaved = unsaved
         self._reload = reload
         self._timing = timing
-        self._limits = limits
+        self._immediate = journal.immediate
+        self._room = Room(limits.max_run_facts - RESERVED_FACTS, limits.max_run_bytes, limits.max_fact_bytes)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[int]] = set()
         self._outbox: deque[Record] = deque()
@@ -152,13 +111,13 @@ class Writer:
             ProtocolViolation: the runtime broke the contract; the run is unknown now.
             JournalError: the store has a definite fault.
         """
-        if self._journal.immediate:
+        if self._immediate:
             return await self._write(drafts)
         return await asyncio.shield(self.hand_over(drafts))
 
     def write_nowait(self, *drafts: Written) -> None:
         """Takes the next place in the order of appends before it returns; a failure is logged."""
-        if self._journal.immediate:
+        if self._immediate:
             inline(self._write(drafts))
         else:
             self.hand_over(drafts).add_done_callback(_log_failure)
@@ -182,8 +141,8 @@ class Writer:
 
     def fault_of(self, drafts: Sequence[Written]) -> str:
         """Why these facts could not be the next ones; empty if they could. Writes nothing."""
-        found = self._judge(self.state.fork(), drafts)
-        return f"{found.verdict.code}: {found.verdict.why}" if isinstance(found, _NotLegal) else ""
+        found = self._made(self.state.fork(), drafts)
+        return f"{found.verdict.code}: {found.verdict.why}" if isinstance(found, NotLegal) else ""
 
     async def drain(self) -> None:
         """Waits until everything handed over is applied."""
@@ -199,20 +158,21 @@ class Writer:
             return self.state.seq
         if self.closed:
             return await self._closed(drafts)
-        if self._journal.immediate:  # asking costs less than folding anew
+        if self._immediate:  # asking costs less than folding anew
             for place, (draft, lane) in enumerate(drafts):
                 if draft.event_id is not None and (seq := await self._stored_already(draft, lane)):
                     return await self._without(drafts, place, seq)
-        before = Head(self.state.seq, self.state.chain)
+        state = self.state
+        before = Head(state.seq, state.chain)
         # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
-        ahead = self.state if self._journal.immediate else self.state.fork()
+        ahead = state if self._immediate else state.fork()
         try:
-            made = self._judge(ahead, drafts)
-            stored = not isinstance(made, _NotLegal) and await self._append(made, before, ahead)
+            made = self._made(ahead, drafts)
+            stored = type(made) is list and await self._append(made, before, ahead)
         except BaseException:
             await self._take_back(before)
             raise
-        if isinstance(made, _NotLegal):
+        if isinstance(made, NotLegal):
             await self._take_back(before)
             return await self._illegal(made, drafts)
         if not stored:
@@ -229,93 +189,44 @@ class Writer:
 
     def _publish(self, made: list[Record]) -> None:
         """Shows what is durable, in order: what an observer causes to be written is shown behind what caused it."""
-        self._outbox.extend(made)
         if self._publishing:
+            self._outbox.extend(made)
             return
         self._publishing = True
         try:
+            for record in made:
+                self._on_stored(record)
             while self._outbox:
                 self._on_stored(self._outbox.popleft())
         finally:
             self._publishing = False
 
-    def _judge(self, ahead: RunState, drafts: Sequence[Written]) -> list[Record] | _NotLegal:
-        """Judges, numbers and folds drafts into `ahead`, with what must stand in front of each."""
-        made: list[Record] = []
-        at_ms = max(self._clock.time_ms(), ahead.updated_at_ms)
-        for place, (draft, lane) in enumerate(drafts):
-            try:
-                verdict = self._take(ahead, draft, lane, at_ms, made)
-            except NotJSON as error:
-                verdict = Refused("invalid_fact", str(error))
-            except (AttributeError, KeyError, TypeError):  # a fact of the wrong shape confuses the rules
-                if not (why := misshapen(draft.fact)):
-                    raise
-                verdict = Refused("invalid_fact", why)
-            if verdict is not LEGAL:
-                assert isinstance(verdict, Refused | Violation)
-                if isinstance(verdict, Violation) and (why := misshapen(draft.fact)):
-                    verdict = Refused("invalid_fact", why)
-                return _NotLegal(verdict, place, made)
-        return made
-
-    def _take(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int, made: list[Record]) -> Verdict:
-        """One draft and what stands in front of it."""
-        for front, front_lane in expand(ahead, draft, lane):
-            made.append(self._seal(ahead, front, front_lane, at_ms))
-        verdict = judge(ahead, draft, lane)
-        if verdict is LEGAL and self._is_full(ahead):
-            verdict = self._room(ahead, draft)
-        if verdict is not LEGAL:
-            return verdict
-        record = self._seal(ahead, draft, lane, at_ms)
-        if len(record.body) > self._limits.max_fact_bytes:
-            return Refused("too_large", f"{draft.fact.kind} of {len(record.body)} bytes")
-        made.append(record)
-        return LEGAL
-
-    def _is_full(self, state: RunState) -> bool:
-        limits = self._limits
-        return state.seq + RESERVED_FACTS >= limits.max_run_facts or state.bytes >= limits.max_run_bytes
-
     @property
     def full(self) -> bool:
         """Whether only what settles and ends the run is still taken."""
-        return self._is_full(self.state)
+        return self._room.full(self.state)
 
-    def _room(self, ahead: RunState, draft: Draft) -> Verdict:
-        fact = draft.fact
-        cancels = isinstance(fact, CommandReceived) and isinstance(fact.command.body, Cancel)
-        if cancels or ahead.phase is Phase.STOPPING or isinstance(fact, _KEPT_ROOM):
-            return LEGAL
-        return Refused("run_full", f"the run has {ahead.seq} facts of {ahead.bytes} bytes")
-
-    def _seal(self, ahead: RunState, draft: Draft, lane: Lane, at_ms: int) -> Record:
-        seq = ahead.seq + 1
-        record = seal(
-            run_id=ahead.run_id,
-            seq=seq,
-            at_ms=at_ms,
-            lane=lane,
-            fence=self.fence,
-            fact=draft.fact,
-            event_id=draft.event_id or event_id_of(draft.fact, seq, lane),
-            causation=draft.causation,
-            source=draft.source,
-            previous=ahead.chain,
-        )
-        if lane == RUNTIME:
-            readable(record.body)
-        apply(ahead, record)
-        return record
+    def _made(self, ahead: RunState, drafts: Sequence[Written]) -> list[Record] | NotLegal:
+        """The next records, folded into `ahead`; a clock that was put back does not put the run back."""
+        at_ms = max(self._clock.time_ms(), ahead.updated_at_ms)
+        return make(ahead, drafts, at_ms=at_ms, fence=self.fence, room=self._room)
 
     async def _append(self, made: list[Record], before: Head, ahead: RunState) -> bool:
         """Appends, through outages: what was handed over is stored once the journal is back (RC-15).
 
         False if an event id among them is in the run already, with the same content or another.
         """
+        if self._immediate:
+            try:
+                appended = await self._journal.append(
+                    ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
+                )
+            except JournalError:
+                pass  # tried again below, where each has its answer
+            else:
+                return appended.head.chain == ahead.chain
         self._began = self._clock.monotonic()
-        if not self._watched and not self._journal.immediate:
+        if not self._watched and not self._immediate:
             self._watched = True
             self._agenda.after(self._timing.append_alarm, weakly(self._watch))
         try:
@@ -412,7 +323,7 @@ class Writer:
                 return max(seq or 0 for seq in seqs)
         raise RecordRefused(self.closed)
 
-    async def _illegal(self, problem: _NotLegal, drafts: Sequence[Written]) -> int:
+    async def _illegal(self, problem: NotLegal, drafts: Sequence[Written]) -> int:
         verdict, place, made = problem
         draft, lane = drafts[place]
         if verdict.code == "invalid_fact":

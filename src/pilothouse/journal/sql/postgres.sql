@@ -51,7 +51,8 @@ WITH wanted AS (
 ), moved AS (
   UPDATE pilothouse.runs AS runs
   SET seq = wanted.seq, chain = wanted.chain, state = wanted.state, status = wanted.status, resting = wanted.resting,
-    loss_recorded = wanted.loss_recorded, takeovers = wanted.takeovers, updated_at_ms = wanted.updated_at_ms
+    loss_recorded = wanted.loss_recorded, takeovers = wanted.takeovers, updated_at_ms = wanted.updated_at_ms,
+    owner = CASE wanted.state WHEN 'terminal' THEN NULL ELSE runs.owner END
   FROM wanted
   WHERE runs.run_id = wanted.run_id AND runs.seq = wanted.expected_seq AND runs.chain = wanted.expected_chain
     AND runs.fence = wanted.fence AND NOT EXISTS (

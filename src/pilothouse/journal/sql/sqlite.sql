@@ -31,8 +31,8 @@ SELECT no, seq, chain, fence, status, state FROM runs WHERE run_id = ?
 UPDATE runs SET seq = ?, chain = ?, updated_at_ms = ?, resting = ?, loss_recorded = ?, takeovers = ? WHERE no = ?
 
 -- name: move_head_and_status
-UPDATE runs SET seq = ?, chain = ?, updated_at_ms = ?, resting = ?, loss_recorded = ?, takeovers = ?,
-  status = ?, state = ? WHERE no = ?
+UPDATE runs SET seq = ?1, chain = ?2, updated_at_ms = ?3, resting = ?4, loss_recorded = ?5, takeovers = ?6,
+  status = ?7, state = ?8, owner = iif(?8 = 'terminal', NULL, owner) WHERE no = ?9
 
 -- name: stored_event
 SELECT lane, body FROM facts WHERE key >> 24 = ? AND event_id = ?

@@ -51,6 +51,17 @@ class OwnershipChecks(Opens):
         await run.add(journal)
 
     @check
+    async def test_an_end_gives_the_run_up(self, journal: Journal) -> None:
+        """RC-49, JR-2: in the append of the end, so that no ended run is anybody's, whenever its owner dies."""
+        run, other = SampleRun(), SampleRun("run-2")
+        await run.store(journal)
+        await other.store(journal)
+        await run.append(journal, run.begun())
+        await run.append(journal, run.ended())
+        heads = [await journal.head(name) for name in ("run-1", "run-2")]
+        assert [head and (head.owner, head.fence) for head in heads] == [(None, 1), ("owner-1", 1)]
+
+    @check
     async def test_only_the_owner_can_release(self, journal: Journal) -> None:
         """RC-49: a fenced owner's goodbye changes nothing."""
         for number in range(3):
