@@ -221,6 +221,8 @@ class Writer:
                 appended = await self._journal.append(
                     ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
                 )
+            except DuplicateConflict:
+                return False
             except JournalError:
                 pass  # tried again below, where each has its answer
             else:
