@@ -361,6 +361,10 @@ class AgentController:
         if sender.busy and (policy == "raise" or content is None):
             raise sender.busy_error("send")
         order = Order(parts_of(content, attachments), extras, extras.parent)
+        if extras.base is not None:
+            order.keep = tuple(extras.base)
+        elif extras.parent is not None and order.parts is None:
+            order.keep = await sender.thread.path_to(extras.parent)
         self._connect()
         return await sender.submit(order, id, policy)
 

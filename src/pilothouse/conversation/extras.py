@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..messages import JSON, ToolSpec
+from ..messages import JSON, Message, ToolSpec
 from ..records import Parent
 
 
@@ -17,6 +17,7 @@ class RunExtras:
         tenant: the isolation key.
         message_id: of the user message; None: minted.
         parent: where the run hangs; None: the head of the thread.
+        base: a history that takes the place of the thread's: the run is a root, and this is recorded with it.
         client_tools: tools that run at the client, for this run only.
         state: changes the shared state of the thread: each key replaces a whole branch.
         deadline: seconds from now.
@@ -26,6 +27,7 @@ class RunExtras:
     tenant: str = ""
     message_id: str | None = None
     parent: Parent | None = None
+    base: Sequence[Message] | None = None
     client_tools: Sequence[ToolSpec] = ()
     state: Mapping[str, JSON] | None = None
     deadline: float | None = None

@@ -107,14 +107,15 @@ class Thread:
             InvalidSpec, Unsupported, ThreadConflict, JournalError: there is no such run.
         """
         runs, extras = self.setup.runs, order.extras
-        parent = order.parent or (None if self.head is None else Parent(self.head))
+        root = extras.base is not None
+        parent = None if root else order.parent or (None if self.head is None else Parent(self.head))
         if order.keep is not None:
             keep = order.keep
         else:
             keep = shown if extras.parent is None else await self.path_to(extras.parent)
         message = None if order.parts is None else reply.user_message
         given = () if message is None else (await stored(message, runs.journal),)
-        base = () if parent is not None else self.base
+        base = tuple(extras.base or ()) if root else () if parent is not None else self.base
         if base and any(item.attachments for item in base):
             base = tuple([await stored(item, runs.journal) for item in base])
         spec = RunSpec(
@@ -129,7 +130,8 @@ class Thread:
             config_digest=str(getattr(self.setup.line.runtime, "config_digest", "")),
             extensions={**extras.extensions, **(order.extensions or {})},
         )
-        expect = self.head if extras.parent is None else await runs.thread_head(reply.thread_id)
+        elsewhere = root or extras.parent is not None
+        expect = await runs.thread_head(reply.thread_id) if elsewhere else self.head
         run = await runs.start(spec, until="accepted", expect_head=expect)
         return run, keep if message is None else (*keep, message)
 

@@ -153,6 +153,9 @@ class Server:
             ("DELETE", "/v1/threads/{thread}", threads.delete),
             ("GET", "/v1/threads/{thread}/messages", threads.messages),
             ("GET", "/v1/threads/{thread}/runs", threads.runs),
+            ("GET", "/v1/threads/{thread}/tree", threads.tree),
+            ("POST", "/v1/threads/{thread}/fork", threads.fork),
+            ("POST", "/v1/threads/{thread}/head", threads.head),
         )
         for method, template, handler in table:
             self.routes.add(method, template, handler)

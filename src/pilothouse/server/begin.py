@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from ..commands import Command, Steer
@@ -183,15 +184,7 @@ def _busy(live: ScopedRun) -> Problem:
 
 
 def _with_parent(extras: RunExtras, live: ScopedRun) -> RunExtras:
-    return RunExtras(
-        tenant=extras.tenant,
-        message_id=extras.message_id,
-        parent=live.spec.parent,
-        client_tools=extras.client_tools,
-        deadline=extras.deadline,
-        limits=extras.limits,
-        extensions=extras.extensions,
-    )
+    return replace(extras, parent=live.spec.parent)
 
 
 async def _steered(live: ScopedRun, run_id: str, ask: Ask, extras: RunExtras) -> ScopedRun:

@@ -37,6 +37,11 @@ class Call(Struct):
         """The query; of a repeated name the last value counts."""
         return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
 
+    @property
+    def root(self) -> str:
+        """The prefix that we are mounted under (SV-2)."""
+        return str(self.scope.get("root_path", ""))
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A yes or no of the query."""
         value = self.query.get(name)

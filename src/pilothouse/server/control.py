@@ -142,7 +142,7 @@ class ControlFace:
         body = scrub(await call.json())
         only(
             body, "agent", "thread_id", "run_id", "input", "parent", "when_busy", "client_tools", "state",
-            "metadata", "limits", "deadline",
+            "metadata", "limits", "deadline", "action", "target",
         )  # fmt: skip
         agent = str(body.get("agent") or "default")
         call.runs.has_agent(agent)
@@ -159,12 +159,12 @@ class ControlFace:
             agent,
             await call.runs.thread(thread_id),
             run_id,
-            Ask("send", _parts(body.get("input"))),
+            _ask(body),
             extras=await _extras(call, body),
             digest=digest,
             when_busy=_policy(body.get("when_busy")),
         )
-        headers = {"Location": f"{_root(call)}/v1/runs/{run_id}", "Pilothouse-Run-Id": run_id}
+        headers = {"Location": f"{call.root}/v1/runs/{run_id}", "Pilothouse-Run-Id": run_id}
         if begun.queued is not None:
             return answer({"run_id": run_id, "thread_id": thread_id, "status": "queued"}, 202, headers)
         return answer(await (await begun.run()).shown(), 201, headers)
@@ -391,10 +391,6 @@ async def _wait(run: ScopedRun, seconds: int, call: Call) -> None:
         limit.cancel()
 
 
-def _root(call: Call) -> str:
-    return str(call.scope.get("root_path", ""))
-
-
 def _among(query: Mapping[str, str], name: str, known: frozenset[str]) -> Any:
     given = query.get(name)
     if given is None:
@@ -411,6 +407,18 @@ def _policy(value: JSON) -> WhenBusy | None:
     if value not in _POLICIES:
         raise invalid(("when_busy", f"must be one of {', '.join(_POLICIES)}"))
     return value  # type: ignore[no-any-return]
+
+
+def _ask(body: Mapping[str, JSON]) -> Ask:
+    """A new message, or going on after a failure (`retry`), or another answer instead of `target` (`regenerate`)."""
+    action, target, parts = body.get("action", "send"), body.get("target", ""), _parts(body.get("input"))
+    if action not in ("send", "retry", "regenerate"):
+        raise invalid(("action", "must be send, retry or regenerate"))
+    if action != "send" and parts is not None:
+        raise invalid(("input", f"is not for {action}"))
+    if not isinstance(target, str) or bool(target) is not (action == "regenerate"):
+        raise invalid(("target", "is the id of the answer to regenerate, and of nothing else"))
+    return Ask(action, parts, target)
 
 
 def _parts(value: JSON, path: str = "input") -> tuple[Any, ...] | None:

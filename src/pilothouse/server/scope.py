@@ -7,6 +7,7 @@ tenant; what is somebody else's is answered like what does not exist.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace as dataclass_replace
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -14,12 +15,13 @@ from msgspec.structs import replace
 from ..commands import Ack, Cancel, Command
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
-from ..core.transcript import Transcript
+from ..core.transcript import Transcript, cut_after
 from ..errors import NotControllable
-from ..messages import JSON
+from ..messages import JSON, Message
 from ..records import (
     Accept,
     HistoryMessage,
+    Parent,
     Record,
     RunEntry,
     RunQuery,
@@ -31,9 +33,10 @@ from ..records import (
 )
 from ..runs.follow import Follower
 from .auth import Principal
+from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copied, copy_of
 from .house import Ask, House, RunContext, Sending, Wing
 from .names import Ids, ids_of, journal_tenant, run_key, thread_key
-from .problems import Problem, not_found
+from .problems import Problem, invalid, not_found
 from .shelf import DELETED, IDS, Shelf
 from .views import Delivered, is_live, messages_view, run_entry, run_view, thread_view
 
@@ -165,16 +168,64 @@ class ScopedThread:
         self.key = key
         self.record = record
 
+    async def _newest(self) -> str | None:
+        return await self._scope.house.any_wing().runs.thread_head(self.key)
+
+    async def _chosen(self) -> str | None:
+        """The run whose branch was chosen; None if none was, or a run was begun since."""
+        marks = {} if self.record is None else self.record.metadata
+        chosen = chosen_of(marks)
+        return None if chosen is None or chosen.newest != await self._newest() else chosen.run
+
     async def head(self) -> ScopedRun | None:
-        """The run that the next send hangs on."""
-        key = await self._scope.house.any_wing().runs.thread_head(self.key)
+        """The run that the next send hangs on: the newest, or the end of the branch that was chosen."""
+        key = await self._chosen() or await self._newest()
         return None if key is None else await self._scope.run_of_key(key)
 
+    async def choose(self, run: ScopedRun) -> ScopedThread:
+        """The next send goes on from that run (SV-154).
+
+        Raises:
+            Problem: 409 while a run lives, 422 if it is of another thread.
+        """
+        if run.spec.thread_id != self.key:
+            raise invalid(("run_id", "is of another thread"))
+        if (live := await self.live()) is not None:
+            raise Problem(409, "thread_busy", "a run of this thread is live", run_id=live.ids.run)
+        mark = Chosen(run.key, await self._newest() or "")
+        return await self._scope.mark_thread(self, mark.mark())
+
     async def path(self, head: ScopedRun | None) -> Sequence[HistoryMessage]:
-        """From the root to a head."""
-        if head is None:
-            return ()
-        return await self._scope.house.any_wing().runs.history(head.key)
+        """From the root to a head; of a copy that has no run yet: what was copied."""
+        if head is not None:
+            return await self._scope.house.any_wing().runs.history(head.key)
+        return [HistoryMessage(message, "") for message in await self._copied() or ()]
+
+    async def _copied(self) -> list[Message] | None:
+        """What a copy begins with; None if it is no copy, or has begun."""
+        copy = None if self.record is None else copy_of(self.record.metadata)
+        if copy is None or await self._newest() is not None:
+            return None
+        return copied(cut_after(await self._scope.house.any_wing().runs.history(copy.run), copy.through))
+
+    async def place(self, ask: Ask, extras: RunExtras) -> tuple[Ask, RunExtras]:
+        """A send hangs on the branch that was chosen, the first one of a copy on what was copied."""
+        if extras.parent is not None or extras.base is not None:
+            return ask, extras
+        if (base := await self._copied()) is not None:
+            return ask, dataclass_replace(extras, base=base)
+        chosen = await self._chosen()
+        if chosen is None or chosen == await self._newest():
+            return ask, extras
+        path = await self._scope.house.any_wing().runs.history(chosen)
+        parent = Parent(chosen)
+        if ask.action != "send":
+            parent = anew(path, chosen, ask.target) if ask.action == "regenerate" else again(path, chosen)
+        return Ask("send", ask.content), dataclass_replace(extras, parent=parent)
+
+    async def runs(self) -> Sequence[RunEntry]:
+        """All its runs, newest first."""
+        return await self._scope.all_entries(RunQuery(thread_id=self.key))
 
     async def live(self) -> ScopedRun | None:
         """The run that lives in it, if any."""
@@ -186,15 +237,52 @@ class ScopedThread:
     async def messages(self, head: ScopedRun | None) -> list[dict[str, JSON]]:
         """The path to a head, each message with its delivery."""
         path = await self.path(head)
-        delivered: dict[str, Delivered] = {}
-        names: dict[str, str] = {}
-        for key in {entry.run_id for entry in path}:
+        delivered: dict[str, Delivered] = {"": Delivered("completed", None, live=False)}  # of no run: copied
+        names: dict[str, str] = {"": ""}
+        for key in {entry.run_id for entry in path} - {""}:
             run = await self._scope.run_of_key(key)
             view = await run.view()
             live = is_live(view.status, view.ownership)
             delivered[key] = Delivered(view.status, view.outcome, live=live)
             names[key] = run.ids.run
-        return messages_view(path, delivered, names)
+        siblings = await alternatives(path, await self.runs(), self._scope.own_messages)
+        return messages_view(path, delivered, names, siblings)
+
+    async def tree(self) -> dict[str, JSON]:
+        """All its branches: each run, where it hangs, and what was said to it."""
+        head = await self.head()
+        items = []
+        for entry in reversed(await self.runs()):
+            run = await self._scope.run_of_key(entry.run_id)
+            parent = None if entry.parent is None else await self._scope.run_name(entry.parent.run_id)
+            items.append(branch_view(entry, run.ids, run.spec, parent))
+        return {"items": items, "head": None if head is None else head.ids.run}
+
+    async def point(self, name: str) -> Copy:
+        """A place on one of its branches, by a run (what is whole of it now) or a message.
+
+        Raises:
+            Problem: 404.
+        """
+        run, through = await self._found(name)
+        if through is None:
+            path = await self._scope.house.any_wing().runs.history(run)
+            through = next((entry.message.id for entry in reversed(path) if entry.complete), None)
+        return Copy(run, through)
+
+    async def _found(self, name: str) -> tuple[str, str | None]:
+        for entry in await self.runs():
+            if name in (await self._scope.run_name(entry.run_id), entry.run_id):
+                return entry.run_id, None
+        head = await self.head()
+        for key in dict.fromkeys(
+            [*([] if head is None else [head.key]), *[e.run_id for e in await self.runs()]]
+        ):
+            if any(item.message.id == name for item in await self._scope.own_messages(key)):
+                return key, name
+        if head is not None and any(item.message.id == name for item in await self.path(head)):
+            return head.key, name
+        raise not_found()
 
 
 class ScopedRuns:
@@ -294,6 +382,20 @@ class ScopedRuns:
             items.append(run_entry(entry, run.ids, run.agent, parent))
         return {"items": items, "next": after}
 
+    async def all_entries(self, query: RunQuery) -> Sequence[RunEntry]:
+        """All runs that a query finds, newest first."""
+        found: Sequence[RunEntry] = ()
+        cursor: str | None = None
+        while True:
+            entries, cursor = await self._page(query, 500, cursor)
+            found = [*found, *entries]
+            if cursor is None:
+                return found
+
+    async def own_messages(self, key: str) -> Sequence[HistoryMessage]:
+        """What a run added to its path, its input first."""
+        return await self.house.any_wing().runs.own_messages(key)
+
     async def count_live(self) -> int:
         """How many runs of the tenant live."""
         entries = await self.entries(RunQuery(states=_LIVE), limit=200)
@@ -341,7 +443,11 @@ class ScopedRuns:
             found = await self.entries(RunQuery(thread_id=record.thread_id), limit=1)
             last = found[0] if found else None
         name = None if last is None else await self.run_name(last.run_id)
-        return thread_view(record, last, name)
+        chosen = chosen_of(record.metadata)
+        head = name
+        if chosen is not None and last is not None and chosen.newest == last.run_id:
+            head = await self.run_name(chosen.run)
+        return thread_view(record, last, name, head)
 
     async def thread_shown(self, thread: ScopedThread) -> dict[str, JSON]:
         """One thread as the client is shown it."""
@@ -356,6 +462,31 @@ class ScopedRuns:
             ours = {key: value for key, value in before.metadata.items() if key.startswith("server/")}
             after = replace(before, **changes)
             return replace(after, metadata={**after.metadata, **ours})
+
+        record = await self.shelf.change(self.tenant, thread.key, change, made=made)
+        return ScopedThread(self, thread.id, thread.key, record)
+
+    async def copy_thread(
+        self, thread: ScopedThread, name: str, title: str, copy: Copy, keys: Mapping[str, JSON]
+    ) -> ScopedThread:
+        """A thread that begins with a path of another one (SV-153)."""
+        key, now = thread_key(self.principal.tenant, name), self.house.clock.time_ms()
+        agent = "" if thread.record is None else thread.record.agent
+        title = title or ("" if thread.record is None else thread.record.title)
+        marks: dict[str, JSON] = {IDS: name, **copy.mark()}
+        made = ThreadRecord(
+            self.tenant, key, title=title, agent=agent, created_at_ms=now, updated_at_ms=now,
+            metadata=marks, keys=dict(keys),
+        )  # fmt: skip
+        record = await self.shelf.change(self.tenant, key, lambda before: before, made=made)
+        return ScopedThread(self, name, key, record)
+
+    async def mark_thread(self, thread: ScopedThread, marks: Mapping[str, JSON]) -> ScopedThread:
+        """Sets what the server itself keeps of a thread."""
+        made = ThreadRecord(self.tenant, thread.key, metadata={IDS: thread.id})
+
+        def change(before: ThreadRecord) -> ThreadRecord:
+            return replace(before, metadata={**before.metadata, **marks})
 
         record = await self.shelf.change(self.tenant, thread.key, change, made=made)
         return ScopedThread(self, thread.id, thread.key, record)
@@ -397,14 +528,9 @@ class ScopedRuns:
         """Begins a send of an agent in a thread, under the client's id."""
         self.has_agent(agent)
         ids = Ids(run_id, thread.id, agent, digest, self.principal.id)
-        extras = RunExtras(
-            tenant=self.tenant,
-            message_id=extras.message_id,
-            parent=extras.parent,
-            client_tools=extras.client_tools,
-            deadline=extras.deadline,
-            limits=extras.limits,
-            extensions={**extras.extensions, **ids.extension()},
+        ask, extras = await thread.place(ask, extras)
+        extras = dataclass_replace(
+            extras, tenant=self.tenant, extensions={**extras.extensions, **ids.extension()}
         )
         context = RunContext(
             self.principal,

@@ -87,8 +87,10 @@ def run_entry(entry: RunEntry, ids: Ids, agent: str, parent: str | None) -> dict
     }
 
 
-def thread_view(record: ThreadRecord, last: RunEntry | None, last_run: str | None) -> dict[str, JSON]:
-    """A thread."""
+def thread_view(
+    record: ThreadRecord, last: RunEntry | None, last_run: str | None, head: str | None
+) -> dict[str, JSON]:
+    """A thread. `head` is the run that the next send goes on from."""
     updated = max(record.updated_at_ms, 0 if last is None else last.updated_at_ms)
     return {
         "thread_id": record.metadata.get(IDS, record.thread_id),
@@ -101,7 +103,7 @@ def thread_view(record: ThreadRecord, last: RunEntry | None, last_run: str | Non
         "pinned": record.pinned,
         "archived": record.archived,
         "metadata": {key: value for key, value in record.metadata.items() if not key.startswith("server/")},
-        "head": last_run,
+        "head": head,
     }
 
 
@@ -145,22 +147,28 @@ def _delivery(phase: str, outcome: str | None, reason: str | None) -> dict[str, 
 
 
 def messages_view(
-    path: Sequence[HistoryMessage], delivered: Mapping[str, Delivered], names: Mapping[str, str]
+    path: Sequence[HistoryMessage],
+    delivered: Mapping[str, Delivered],
+    names: Mapping[str, str],
+    siblings: Mapping[str, list[str]],
 ) -> list[dict[str, JSON]]:
-    """A path; `delivered` and `names` by the journal's run id."""
+    """A path; `delivered` and `names` by the journal's run id, `siblings` by message."""
     last = {entry.run_id: entry.message.id for entry in path if entry.message.role == "assistant"}
     return [
         message_view(
             entry,
             names.get(entry.run_id, entry.run_id),
             delivered[entry.run_id].of(entry, last=last.get(entry.run_id) == entry.message.id),
+            siblings.get(entry.message.id, ()),
         )
         for entry in path
     ]
 
 
-def message_view(entry: HistoryMessage, run_id: str, delivery: dict[str, JSON]) -> dict[str, JSON]:
-    """One message."""
+def message_view(
+    entry: HistoryMessage, run_id: str, delivery: dict[str, JSON], siblings: Sequence[str] = ()
+) -> dict[str, JSON]:
+    """One message; `siblings` are the alternatives to it, itself included, oldest first."""
     message = entry.message
     found: dict[str, JSON] = {
         "id": message.id,
@@ -169,6 +177,8 @@ def message_view(entry: HistoryMessage, run_id: str, delivery: dict[str, JSON]) 
         "run_id": run_id,
         "delivery": delivery,
     }
+    if siblings:
+        found["siblings"] = list(siblings)
     if message.role == "tool":
         found["call_id"] = message.call_id
         found["is_error"] = message.is_error
