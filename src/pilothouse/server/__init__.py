@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .auth import LoopbackOnly as LoopbackOnly
     from .auth import Principal as Principal
     from .auth import TrustedHeader as TrustedHeader
+    from .house import ContextEntry as ContextEntry
     from .house import RunContext as RunContext
     from .run import serve as serve
     from .run import serve_forever as serve_forever
@@ -29,6 +30,7 @@ _HOME = {
     "BearerTokens": "auth",
     "CORS": "settings",
     "CancelAfter": "settings",
+    "ContextEntry": "house",
     "HostUser": "auth",
     "LoopbackOnly": "auth",
     "Principal": "auth",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -28,25 +29,35 @@ from ..core.agui import events as agui
 from ..core.agui.content import snapshot
 from ..core.agui.ends import Detail, Names, interrupt
 from ..core.agui.events import Profile
-from ..core.agui.input import ClientMessage, Invalid, Plan, Resume, RunInput, plan, read_input
+from ..core.agui.input import (
+    ClientMessage,
+    Invalid,
+    Plan,
+    Resume,
+    RunInput,
+    history_of,
+    imported,
+    plan,
+    read_input,
+)
 from ..core.agui.position import Position, read
 from ..core.agui.project import Frame, Projector, Snapshot
-from ..core.agui.segments import Segment, command_id, segments
+from ..core.agui.segments import Segment, command_id
 from ..core.agui.verify import Verifier
 from ..core.agui.wire import Flow, frame
 from ..core.canonical import digest_of, scrub
 from ..errors import PilothouseError
 from ..events import Delta
 from ..messages import JSON, InputPart, Message, Text
-from ..records import Record, RunView
+from ..records import Parent, Record, RunView
 from .begin import Beginning, WhenBusy
 from .call import Call, answer
-from .house import Ask
+from .house import Ask, ContextEntry
 from .hydrate import hydrated
 from .names import checked
 from .problems import Problem, invalid, not_found, problem_of
 from .scope import ScopedRun, ScopedThread
-from .settings import AGUIOptions
+from .settings import AGUIOptions, HistoryPolicy
 from .stream import Closing, Leaving, Reader, Registry, Stream
 
 logger = logging.getLogger("pilothouse.server")
@@ -73,6 +84,7 @@ class Following:
         joined: bool,
         cursor: tuple[Position, str] | None = None,
         known: Collection[str] = (),
+        note: agui.Custom | None = None,
     ) -> None:
         place, tag = cursor if cursor is not None else (None, "")
         self._run = run
@@ -80,6 +92,7 @@ class Following:
         self._names = names
         self._registry = registry
         self._options = options
+        self._note = note
         self._noted: dict[str, float] = {}
         self._verifier = Verifier(names.profile) if options.verify and cursor is None else None
         self._projector = Projector(
@@ -152,6 +165,9 @@ class Following:
             if self._verifier is not None:
                 self._verifier.check(made)
             out.append(frame(made, position, tag))
+            if self._note is not None:  # nothing can stand before RUN_STARTED
+                out.append(frame(self._note, None, tag))
+                self._note = None
         return b"".join(out)
 
     def _due(self, key: str) -> bool:
@@ -188,7 +204,9 @@ class AGUIFace:
         leaving: Leaving,
         options: AGUIOptions,
         detail: Detail,
+        history: HistoryPolicy = "server",
     ) -> None:
+        self._history = history
         self._registry = registry
         self._beginning = beginning
         self._leaving = leaving
@@ -267,7 +285,7 @@ class AGUIFace:
             raise Problem(
                 409, "run_conflict", f"run {asked.run_id} stands for other content", run_id=asked.run_id
             )
-        first = segments(await known.events(0, 100_000), known.ids.run)[0]
+        first = (await known.segments())[0]
         names = self._names(asked, profile)
         return self._stream(call, known, first, names=names, joined=False, replayed=True)
 
@@ -276,7 +294,7 @@ class AGUIFace:
         head = await thread.head()
         if head is None:
             return None
-        for segment in segments(await head.events(0, 100_000), head.ids.run)[1:]:
+        for segment in (await head.segments())[1:]:
             if segment.run_id == run_id:
                 return head, segment
         return None
@@ -293,36 +311,45 @@ class AGUIFace:
     ) -> ASGIApp:
         props = _wish(asked)
         status = "" if head is None else (await head.view()).status
-        path = await thread.path(head)
-        planned = plan(
-            asked.messages, path, head=None if head is None else head.key, broken=status in _BROKEN
-        )
+        if self._history == "client":
+            planned = imported(asked.messages)
+        else:
+            path = await thread.path(head)
+            planned = plan(
+                asked.messages, path, head=None if head is None else head.key, broken=status in _BROKEN
+            )
         if asked.resume and not planned.new:
             raise Problem(409, "request_not_pending", "these requests are not open, or not any more")
         when_busy = _when_busy(props)
         if planned.action == "continue":  # nothing is said that could take the place of what runs
             when_busy = "raise"
-        extras = RunExtras(
+        wished = await _wished(call, props)
+        extras = replace(
+            wished,
             message_id=planned.new[-1].id if planned.new else None,
-            parent=planned.parent,
+            parent=wished.parent or planned.parent,
+            base=None if planned.base is None or wished.parent else history_of(planned.base),
             client_tools=asked.tools,
-            limits=props["limits"] if isinstance(props.get("limits"), dict) else {},
         )
         begun = await self._beginning.begin(
             call.runs,
             agent,
             thread,
             asked.run_id,
-            _ask(planned),
+            _ask(planned, asked),
             extras=extras,
             digest=digest,
             when_busy=when_busy,
-            forwarded_props=asked.forwarded_props,
         )
         names = self._names(asked, profile)
         if begun.queued is None:
             run = await begun.run()
-            return self._stream(call, run, Segment(asked.run_id, 1), names=names, joined=begun.other)
+            note = None
+            if planned.forked and planned.parent is not None:
+                kept = {"messageId": planned.parent.keep_through}
+                note = agui.Custom("pilothouse.forked", kept)
+            segment = Segment(asked.run_id, 1)
+            return self._stream(call, run, segment, names=names, joined=begun.other, note=note)
 
         async def opening() -> tuple[ScopedRun, Reader]:
             try:
@@ -394,7 +421,7 @@ class AGUIFace:
         if run is None:
             return await self._join_segment(call, run_id, profile)
         names = Names(run.ids.thread, run_id, profile=profile, detail=self._detail)
-        first = segments(await run.events(0, 100_000), run.ids.run)[0]
+        first = (await run.segments())[0]
         # Who joins by the run's own id wants all of it, answers and what came after them included.
         return self._stream(call, run, Segment(run_id, first.since), names=names, joined=True)
 
@@ -477,6 +504,7 @@ class AGUIFace:
         joined: bool,
         cursor: tuple[Position, str] | None = None,
         known: Collection[str] = (),
+        note: agui.Custom | None = None,
     ) -> Following:
         return Following(
             run,
@@ -487,6 +515,7 @@ class AGUIFace:
             joined=joined,
             cursor=cursor,
             known=known,
+            note=note,
         )
 
     def _stream(
@@ -499,6 +528,7 @@ class AGUIFace:
         joined: bool,
         replayed: bool = False,
         known: Collection[str] = (),
+        note: agui.Custom | None = None,
     ) -> ASGIApp:
         """The stream of a run that is known, from the client's cursor if it has one that we can use.
 
@@ -509,7 +539,13 @@ class AGUIFace:
         over = said is not None and cursor is None  # malformed: start over, never an error (SV-47)
         anew = joined or over
         reader = self._reader(
-            run, segment, names, joined=anew, cursor=cursor, known=() if anew else frozenset(known)
+            run,
+            segment,
+            names,
+            joined=anew,
+            cursor=cursor,
+            known=() if anew else frozenset(known),
+            note=note if cursor is None else None,
         )
 
         async def opening() -> tuple[ScopedRun, Reader]:
@@ -552,14 +588,33 @@ class AGUIFace:
         )
 
 
-def _ask(planned: Plan) -> Ask:
-    if planned.action == "retry":
-        return Ask("retry")
-    if planned.action == "regenerate":
-        return Ask("regenerate", target=planned.target)
-    if planned.action == "continue":
-        return Ask("send")
-    return Ask("send", _content(planned.new))
+def _ask(planned: Plan, asked: RunInput) -> Ask:
+    """What the conversation is asked for, with what the client says beside it."""
+    context = tuple(
+        [ContextEntry(str(item.get("description") or ""), item.get("value")) for item in asked.context]
+    )
+    content = _content(planned.new) if planned.action == "send" else None
+    action: Any = "send" if planned.action == "continue" else planned.action
+    return Ask(action, content, planned.target, asked.forwarded_props, context)
+
+
+async def _wished(call: Call, props: Mapping[str, Any]) -> RunExtras:
+    """What `forwardedProps.pilothouse` wishes for the run: a parent, lower limits, metadata (SV-108)."""
+    parent = None
+    if (given := props.get("parent")) is not None:
+        path = "forwardedProps.pilothouse.parent"
+        if not isinstance(given, dict) or not isinstance(given.get("run_id"), str):
+            raise invalid((path, "must be {run_id, keep_through?}"))
+        through = given.get("keep_through")
+        if through is not None and not isinstance(through, str):
+            raise invalid((f"{path}.keep_through", "must be the id of a message"))
+        parent = Parent((await call.runs.run(given["run_id"])).key, through)
+    metadata = props.get("metadata")
+    return RunExtras(
+        parent=parent,
+        limits=props["limits"] if isinstance(props.get("limits"), dict) else {},
+        extensions={"server/metadata": metadata} if isinstance(metadata, dict) and metadata else {},
+    )
 
 
 def _content(new: Sequence[ClientMessage]) -> tuple[InputPart, ...]:

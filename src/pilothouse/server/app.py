@@ -21,6 +21,7 @@ from ..core.agui.ends import Detail
 from ..errors import ConfigError
 from ..records import RunEntry, RunQuery
 from .agui import AGUIFace
+from .artifacts import ArtifactsFace
 from .auth import Authenticator, AuthRequest, LoopbackOnly
 from .begin import Beginning, WhenBusy
 from .call import Call
@@ -32,7 +33,7 @@ from .page import Page
 from .problems import document, not_found, problem_of
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
-from .settings import CORS, AGUIOptions, OnDisconnect, ServerLimits, StreamOptions
+from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions
 from .shelf import Shelf
 from .stream import Leaving, Receive, Registry, Scope, Send, StreamCut
 from .threads import ThreadsFace
@@ -64,6 +65,8 @@ class Server:
         faces: which protocols are served.
         on_disconnect: what becomes of a run that nobody follows any more.
         when_busy: what a new send on a busy thread means, unless the request says otherwise.
+        history: whose list of messages counts. "server": the thread is the truth and a client's list is understood
+            against it; "client": each request brings its whole history, for clients that keep their own.
         auto_recover: when runs that a crash cut are taken up again.
         error_detail: what is told of a provider's error.
         drain_timeout: seconds that live runs get to end when the server goes down.
@@ -78,6 +81,7 @@ class Server:
         faces: Sequence[str] = FACES,
         on_disconnect: OnDisconnect = "continue",
         when_busy: WhenBusy = "supersede_orphan",
+        history: HistoryPolicy = "server",
         auto_recover: AutoRecover = "on_open",
         streams: StreamOptions | None = None,
         limits: ServerLimits | None = None,
@@ -88,6 +92,8 @@ class Server:
         drain_timeout: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
+        if history not in ("server", "client"):
+            raise ConfigError(f"history is server or client, not {history!r}")
         if unknown := [face for face in faces if face not in FACES]:
             raise ConfigError(f"there is no face {unknown[0]!r}; there are {', '.join(FACES)}")
         self.clock: Clock = clock or SystemClock()
@@ -110,9 +116,11 @@ class Server:
         leaving = Leaving(self.registry, on_disconnect, self._house.spawn)
         self.routes = Routes()
         if "agui" in faces:
-            self._add_agui(AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail))
+            self._add_agui(
+                AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
+            )
         if "control" in faces:
-            self._add_control(ControlFace(self.registry, beginning, leaving), ThreadsFace())
+            self._add_control(ControlFace(self.registry, beginning, leaving), ThreadsFace(), ArtifactsFace())
 
     def _journal_of(self, agents: Mapping[str, AgentDefinition]) -> Journal:
         for definition in agents.values():
@@ -131,7 +139,7 @@ class Server:
         self.routes.add("POST", "/agui/{agent}/stop", face.stop)
         self.routes.add("GET", "/agui/{agent}/capabilities", face.capabilities)
 
-    def _add_control(self, runs: ControlFace, threads: ThreadsFace) -> None:
+    def _add_control(self, runs: ControlFace, threads: ThreadsFace, artifacts: ArtifactsFace) -> None:
         table: tuple[tuple[str, str, Handler], ...] = (
             ("GET", "/v1/agents", runs.agents),
             ("POST", "/v1/runs", runs.start),
@@ -146,6 +154,8 @@ class Server:
             ("POST", "/v1/runs/{run}/abandon", runs.abandon),
             ("GET", "/v1/runs/{run}/input", runs.input),
             ("GET", "/v1/runs/{run}/requests", runs.requests),
+            ("GET", "/v1/runs/{run}/artifacts", artifacts.list),
+            ("GET", "/v1/runs/{run}/artifacts/{digest}", artifacts.get),
             ("GET", "/v1/threads", threads.list),
             ("POST", "/v1/threads", threads.create),
             ("GET", "/v1/threads/{thread}", threads.get),

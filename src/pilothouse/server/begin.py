@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from ..commands import Command, Steer
 from ..conversation.extras import RunExtras
 from ..errors import AgentBusy, ThreadConflict, Unsupported
-from ..messages import JSON, Message
+from ..messages import Message
 from .house import Ask, House
 from .names import run_key
 from .problems import Problem
@@ -82,7 +82,6 @@ class Beginning:
         extras: RunExtras,
         digest: str,
         when_busy: WhenBusy | None = None,
-        forwarded_props: Mapping[str, JSON] | None = None,
     ) -> Begun:
         """Begins a run under the client's id; equal requests at the same time share one.
 
@@ -106,7 +105,6 @@ class Beginning:
                 extras=more,
                 digest=digest,
                 when_busy=policy,
-                forwarded_props=forwarded_props,
             )
             await sending.committed()
             return await runs.began(run_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -20,6 +20,7 @@ from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
 from ..conversation.reply import Reply
 from ..conversation.switchboard import Switchboard
+from ..core.agui.segments import Segment, Segments
 from ..errors import ConfigError, InvalidSpec
 from ..loop.agent import AgentLoop
 from ..loop.ready_tools import external_tool
@@ -32,6 +33,13 @@ logger = logging.getLogger("pilothouse.server")
 AutoRecover: TypeAlias = Literal["never", "on_command", "on_open"]
 
 
+class ContextEntry(Struct, frozen=True):
+    """Something that a client says of where it is, for the agent to know."""
+
+    description: str = ""
+    value: JSON = ""
+
+
 class RunContext(Struct, frozen=True):
     """For whom and for what a conversation is made; given to a factory, never global."""
 
@@ -40,6 +48,7 @@ class RunContext(Struct, frozen=True):
     run_id: str
     agent: str
     forwarded_props: Mapping[str, JSON] = field(default_factory=dict)
+    context: tuple[ContextEntry, ...] = ()
     client_tools: tuple[ToolSpec, ...] = ()
 
 
@@ -47,11 +56,16 @@ AgentDefinition: TypeAlias = AgentController | Callable[[RunContext], AgentContr
 
 
 class Ask(Struct, frozen=True):
-    """What a send is to do: a new message, an answer to an earlier one again, or going on after a failure."""
+    """What a send is to do: a new message, an answer to an earlier one again, or going on after a failure.
+
+    `props` and `context` are what the client says beside it; they reach a factory as they are.
+    """
 
     action: Literal["send", "regenerate", "retry"] = "send"
     content: tuple[InputPart, ...] | None = None
     target: str = ""
+    props: Mapping[str, JSON] = field(default_factory=dict)
+    context: tuple[ContextEntry, ...] = ()
 
 
 class Wing:
@@ -212,6 +226,31 @@ class _Watch:
             self._begun.set_result(reply)
 
 
+class Segmented:
+    """The AG-UI runs of the runs that were asked for last, so that a run's facts are read for it once."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._kept: dict[str, Segments] = {}
+
+    async def of(self, key: str, name: str) -> list[Segment]:
+        """All of them as the journal has it now."""
+        found = self._kept.pop(key, None) or Segments(name)
+        self._kept[key] = found
+        while len(self._kept) > _KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        more = True
+        while more:
+            page = await self._journal.read(key, after=found.seq, kinds=_RESOLVED)
+            found.add([record for record in page.records if record.seq > found.seq])
+            more = page.more and bool(page.records)
+        return found.all()
+
+
+_RESOLVED: Final = frozenset({"request_resolved"})
+_KEPT: Final = 1000
+
+
 class House:
     """All wings and what they share."""
 
@@ -228,6 +267,7 @@ class House:
         self.journal = journal
         self.clock = clock
         self.draining = False
+        self.segments = Segmented(journal)
         self._auto_recover = auto_recover
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovering: list[asyncio.Task[object]] = []
@@ -322,4 +362,4 @@ def _conversation(made: AgentController | Runtime, name: str) -> AgentController
     )
 
 
-__all__ = ["AgentDefinition", "Ask", "AutoRecover", "House", "RunContext", "Sending", "Wing"]
+__all__ = ["AgentDefinition", "Ask", "AutoRecover", "ContextEntry", "House", "RunContext", "Sending", "Wing"]

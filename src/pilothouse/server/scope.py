@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from ..commands import Ack, Cancel, Command
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
+from ..core.agui.segments import Segment
 from ..core.transcript import Transcript, cut_after
 from ..errors import NotControllable
 from ..messages import JSON, Message
@@ -88,7 +89,7 @@ class ScopedRun:
 
     async def _shown(self, view: RunView) -> dict[str, JSON]:
         parent = None if view.parent is None else await self._scope.run_name(view.parent.run_id)
-        return run_view(view, self.ids, self.agent, parent)
+        return run_view(view, self.ids, self.agent, parent, await self.segments())
 
     def follow(
         self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False, recent: bool = True
@@ -98,9 +99,17 @@ class ScopedRun:
             self.key, after, deltas=deltas, through_unknown=through_unknown, recent=recent
         )
 
-    async def events(self, after: int, limit: int) -> list[Record]:
-        """Its facts from the journal."""
-        return await self._wing.runs.events(self.key, after, limit=limit)
+    async def events(self, after: int, limit: int) -> Sequence[Record]:
+        """Its facts from the journal, a page of them."""
+        return (await self._scope.house.journal.read(self.key, after=after, limit=limit)).records
+
+    async def segments(self) -> list[Segment]:
+        """The AG-UI runs that it is, oldest first."""
+        return await self._scope.house.segments.of(self.key, self.ids.run)
+
+    async def blob(self, digest: str) -> bytes:
+        """The bytes of an artifact that it refers to."""
+        return await self._scope.house.journal.get_blob(digest)
 
     async def front(self) -> Sequence[HistoryMessage]:
         """What stands in front of it, its input included."""
@@ -221,7 +230,7 @@ class ScopedThread:
         parent = Parent(chosen)
         if ask.action != "send":
             parent = anew(path, chosen, ask.target) if ask.action == "regenerate" else again(path, chosen)
-        return Ask("send", ask.content), dataclass_replace(extras, parent=parent)
+        return replace(ask, action="send", target=""), dataclass_replace(extras, parent=parent)
 
     async def runs(self) -> Sequence[RunEntry]:
         """All its runs, newest first."""
@@ -523,7 +532,6 @@ class ScopedRuns:
         extras: RunExtras,
         digest: str,
         when_busy: BusyPolicy = "raise",
-        forwarded_props: Mapping[str, JSON] | None = None,
     ) -> Sending:
         """Begins a send of an agent in a thread, under the client's id."""
         self.has_agent(agent)
@@ -537,7 +545,8 @@ class ScopedRuns:
             thread.id,
             run_id,
             agent,
-            dict(forwarded_props or {}),
+            dict(ask.props),
+            ask.context,
             tuple(extras.client_tools),
         )
         key = run_key(self.principal.tenant, run_id)

@@ -101,7 +101,18 @@ class CancelAfter:
             raise ConfigError(f"CancelAfter takes seconds, got {self.seconds}")
 
 
+HistoryPolicy = Literal["server", "client"]
+"""Whose list of messages counts: the thread's, or the client's each time."""
+
 OnDisconnect = Literal["continue", "cancel"] | CancelAfter
 
 
-__all__ = ["CORS", "AGUIOptions", "CancelAfter", "OnDisconnect", "ServerLimits", "StreamOptions"]
+__all__ = [
+    "CORS",
+    "AGUIOptions",
+    "CancelAfter",
+    "HistoryPolicy",
+    "OnDisconnect",
+    "ServerLimits",
+    "StreamOptions",
+]

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..core.agui.segments import Segment
 from ..core.delivery import reason_of, words
 from ..events import Outcome, Unknown
 from ..messages import JSON, MEDIA, ArtifactRef, Context, Message, Reasoning, Structured, Text, ToolCall
@@ -35,7 +36,9 @@ def is_live(status: str, ownership: str) -> bool:
     return status in LIVE and ownership not in ("orphaned", "none")
 
 
-def run_view(view: RunView, ids: Ids, agent: str, parent: str | None) -> dict[str, JSON]:
+def run_view(
+    view: RunView, ids: Ids, agent: str, parent: str | None, segments: Sequence[Segment]
+) -> dict[str, JSON]:
     """A run, bounded: no transcript in it."""
     unknown = view.unknown if view.outcome is None else None
     return {
@@ -58,7 +61,7 @@ def run_view(view: RunView, ids: Ids, agent: str, parent: str | None) -> dict[st
         "usage": None if view.usage is None else builtin(view.usage),
         "unknown": None if unknown is None else _unknown(builtin(unknown)),
         "can": list(view.can),
-        "segments": [{"run_id": ids.run, "first_seq": 1}],
+        "segments": [{"run_id": segment.run_id, "first_seq": segment.since} for segment in segments],
         "created_at": time_text(view.created_at_ms),
         "updated_at": time_text(view.updated_at_ms),
         "links": {"self": f"v1/runs/{ids.run}", "events": f"v1/runs/{ids.run}/events", "thread": f"v1/threads/{ids.thread}"},

@@ -12,8 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from ...messages import JSON, Audio, File, Image, InputPart, Text, ToolSpec, Video
+import msgspec
+
+from ...messages import (
+    JSON,
+    Audio,
+    Context,
+    File,
+    Image,
+    InputPart,
+    Message,
+    Part,
+    Text,
+    ToolCall,
+    ToolSpec,
+    Video,
+)
 from ...records import HistoryMessage, Parent
+from ..pairing import repair
 from ..transcript import wants_answer
 
 Fault = tuple[str, str]
@@ -21,13 +37,14 @@ Fault = tuple[str, str]
 
 
 class ClientMessage(NamedTuple):
-    """A message of the client's list. `parts` of a user, `call_id` of a tool message."""
+    """A message of the client's list. `calls` of an assistant, `call_id` of a tool message."""
 
     id: str
     role: str
     parts: tuple[InputPart, ...] = ()
     call_id: str = ""
     error: str = ""
+    calls: tuple[ToolCall, ...] = ()
 
 
 class Resume(NamedTuple):
@@ -138,7 +155,7 @@ def _messages(reading: _Reading) -> list[ClientMessage]:
         if message_id in found:
             reading.warnings.append(f"{path}: id {message_id} is repeated")
             continue
-        parts = _parts(reading, path, item.get("content")) if role in ("user", "tool") else ()
+        parts = _parts(reading, path, item.get("content")) if role in _WITH_CONTENT else ()
         call_id, error = item.get("toolCallId"), item.get("error")
         found[message_id] = ClientMessage(
             message_id,
@@ -146,8 +163,34 @@ def _messages(reading: _Reading) -> list[ClientMessage]:
             parts,
             call_id if isinstance(call_id, str) else "",
             error if isinstance(error, str) else "",
+            _calls(item.get("toolCalls")) if role == "assistant" else (),
         )
     return list(found.values())
+
+
+_WITH_CONTENT: Final = frozenset({"user", "tool", "assistant", "system", "developer"})
+
+
+def _calls(value: Any) -> tuple[ToolCall, ...]:
+    """The calls of an assistant message; arguments that do not parse are kept as text."""
+    found = []
+    for item in value if isinstance(value, list) else ():
+        function = item.get("function") if isinstance(item, dict) else None
+        if not isinstance(function, dict) or not isinstance(item.get("id"), str):
+            continue
+        raw = function.get("arguments")
+        text = raw if isinstance(raw, str) else ""
+        arguments, error = _arguments(text)
+        found.append(ToolCall(item["id"], str(function.get("name") or ""), arguments, text, error))
+    return tuple(found)
+
+
+def _arguments(text: str) -> tuple[dict[str, JSON], str | None]:
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return {}, "not JSON"
+    return (value, None) if isinstance(value, dict) else ({}, "no object")
 
 
 def _parts(reading: _Reading, path: str, content: Any) -> tuple[InputPart, ...]:
@@ -243,6 +286,7 @@ class Plan(NamedTuple):
         parent: where the run hangs; None for the head.
         target: of `regenerate`: the assistant message that is to be answered again.
         forked: an earlier message was replaced: the old branch stays.
+        base: what the client says of a thread that we do not know: its history, in front of the new messages.
     """
 
     action: Literal["send", "continue", "regenerate", "retry"]
@@ -250,6 +294,42 @@ class Plan(NamedTuple):
     parent: Parent | None = None
     target: str = ""
     forked: bool = False
+    base: tuple[ClientMessage, ...] | None = None
+
+
+def imported(messages: Sequence[ClientMessage]) -> Plan:
+    """The client's list taken as it is: its last user messages are new, all before them is history."""
+    end = len(messages)
+    while end and messages[end - 1].role == "user":
+        end -= 1
+    new, base = tuple(messages[end:]), tuple(messages[:end])
+    return Plan("send" if new else "continue", new, base=base)
+
+
+def history_of(messages: Sequence[ClientMessage]) -> list[Message]:
+    """A client's messages as ours, each call with one result.
+
+    A system message never takes the place of the agent's prompt: it goes to the model as context of what follows.
+    """
+    out: list[Message] = []
+    context: list[Part] = []
+    for message in messages:
+        parts: list[Part] = list(message.parts)
+        if message.role in ("system", "developer"):
+            context += [Context(part.text) for part in parts if isinstance(part, Text)]
+        elif message.role == "user":
+            out.append(Message(message.id, "user", (*parts, *context)))
+            context = []
+        elif message.role == "assistant":
+            out.append(Message(message.id, "assistant", (*parts, *message.calls)))
+        elif message.role == "tool" and message.call_id:
+            said = parts or ([Text(message.error)] if message.error else [])
+            out.append(
+                Message(
+                    message.id, "tool", tuple(said), call_id=message.call_id, is_error=bool(message.error)
+                )
+            )
+    return list(repair(out)[0])
 
 
 def plan(
@@ -259,6 +339,8 @@ def plan(
 
     `broken`: the head run failed, was cancelled, or nobody knows how it ended.
     """
+    if not path and any(message.role != "user" for message in messages):
+        return imported(messages)
     places = {entry.message.id: number for number, entry in enumerate(path)}
     last = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].id in places), -1)
     new = tuple([message for message in messages[last + 1 :] if message.role == "user"])
@@ -313,4 +395,15 @@ def open_end(path: Sequence[HistoryMessage]) -> bool:
     return bool(complete) and wants_answer(complete[-1])
 
 
-__all__ = ["ClientMessage", "Invalid", "Plan", "Resume", "RunInput", "open_end", "plan", "read_input"]
+__all__ = [
+    "ClientMessage",
+    "Invalid",
+    "Plan",
+    "Resume",
+    "RunInput",
+    "history_of",
+    "imported",
+    "open_end",
+    "plan",
+    "read_input",
+]

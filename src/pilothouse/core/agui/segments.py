@@ -38,18 +38,36 @@ def segment_of(command: str) -> str | None:
     return rest[: int(length)]
 
 
+class Segments:
+    """The segments of a run, as far as its facts were read; facts that come later are added."""
+
+    def __init__(self, run_id: str) -> None:
+        self.seq = 0
+        self._found = [Segment(run_id, 1)]
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Takes the next facts."""
+        found = self._found
+        for record in records:
+            self.seq = record.seq
+            if not isinstance(record.fact, RequestResolved) or record.causation is None:
+                continue
+            name = segment_of(record.causation)
+            if name is None or name == found[-1].run_id:
+                continue
+            found[-1] = found[-1]._replace(until=record.seq)
+            found.append(Segment(name, record.seq))
+
+    def all(self) -> list[Segment]:
+        """All that were found, in order."""
+        return list(self._found)
+
+
 def segments(records: Iterable[Record], run_id: str) -> list[Segment]:
     """All segments of a run, in order."""
-    found = [Segment(run_id, 1)]
-    for record in records:
-        if not isinstance(record.fact, RequestResolved) or record.causation is None:
-            continue
-        name = segment_of(record.causation)
-        if name is None or name == found[-1].run_id:
-            continue
-        found[-1] = found[-1]._replace(until=record.seq)
-        found.append(Segment(name, record.seq))
-    return found
+    found = Segments(run_id)
+    found.add(records)
+    return found.all()
 
 
-__all__ = ["Segment", "command_id", "segment_of", "segments"]
+__all__ = ["Segment", "Segments", "command_id", "segment_of", "segments"]
