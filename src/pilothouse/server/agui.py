@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,27 +13,20 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ..commands import (
-    Ack,
-    Allow,
     Answer,
     Command,
-    Deny,
-    ExternalResult,
-    InputAnswer,
     Request,
     Resolution,
     Steer,
 )
 from ..conversation.extras import RunExtras
 from ..core.agui import events as agui
-from ..core.agui.content import snapshot
 from ..core.agui.ends import Detail, Names, interrupt
 from ..core.agui.events import Profile
 from ..core.agui.input import (
     ClientMessage,
     Invalid,
     Plan,
-    Resume,
     RunInput,
     history_of,
     imported,
@@ -41,17 +34,17 @@ from ..core.agui.input import (
     read_input,
 )
 from ..core.agui.position import Position, read
-from ..core.agui.project import Frame, Projector, Snapshot
 from ..core.agui.segments import Segment, command_id
-from ..core.agui.verify import Verifier
-from ..core.agui.wire import Flow, frame
+from ..core.agui.wire import frame
 from ..core.canonical import digest_of, scrub
 from ..errors import PilothouseError
-from ..events import Delta
 from ..messages import JSON, InputPart, Message, Text
-from ..records import Parent, Record, RunView
+from ..records import Parent, RunView
+from .answers import answers_of, check_taken, pending
 from .begin import Beginning, WhenBusy
 from .call import Call, answer
+from .connect import told_again
+from .following import Following
 from .house import Ask, ContextEntry
 from .hydrate import hydrated
 from .names import checked
@@ -62,136 +55,8 @@ from .stream import Closing, Leaving, Reader, Registry, Stream
 
 logger = logging.getLogger("pilothouse.server")
 
-_SNAPSHOT_LIMIT: Final = 8 * 1024 * 1024
-"""A frame stays under the buffer of the reference client (SV-41)."""
-
 _BROKEN: Final = frozenset({"failed", "cancelled", "unknown"})
 _BUSY: Final = frozenset({"raise", "steer", "queue", "supersede", "rollback", "supersede_orphan"})
-_TOOL_NOTES_S: Final = 0.25
-
-
-class Following:
-    """One connection's reading of a segment (stream.Reader)."""
-
-    def __init__(
-        self,
-        run: ScopedRun,
-        segment: Segment,
-        names: Names,
-        *,
-        registry: Registry,
-        options: AGUIOptions,
-        joined: bool,
-        cursor: tuple[Position, str] | None = None,
-        known: Collection[str] = (),
-        note: agui.Custom | None = None,
-    ) -> None:
-        place, tag = cursor if cursor is not None else (None, "")
-        self._run = run
-        self._segment = segment
-        self._names = names
-        self._registry = registry
-        self._options = options
-        self._note = note
-        self._noted: dict[str, float] = {}
-        self._verifier = Verifier(names.profile) if options.verify and cursor is None else None
-        self._projector = Projector(
-            names,
-            cursor=place,
-            tag=tag,
-            joined=joined,
-            since=segment.since,
-            until=segment.until,
-            final_snapshot=options.final_snapshot,
-            known=known,
-        )
-
-    @property
-    def ended(self) -> bool:
-        """The terminal event was made."""
-        return self._projector.ended
-
-    @property
-    def flow(self) -> Flow | None:
-        """The short way for flowing text."""
-        return self._projector.flow
-
-    @property
-    def may_pause(self) -> bool:
-        """The run may be at rest."""
-        return self._projector.may_pause
-
-    async def feed(self, item: Record | Delta) -> bytes:
-        """What is to be sent because of it."""
-        frames = self._projector.feed(item)
-        return await self._written(frames) if frames else b""
-
-    async def rest(self) -> bytes:
-        """What is to be sent where the run pauses."""
-        return await self._written(self._projector.rest())
-
-    async def finish(self) -> bytes:
-        """What is to be sent where nothing more comes."""
-        return await self._written(self._projector.finish())
-
-    def cut(self, reason: str) -> bytes:
-        """The note of a cut; none can stand before RUN_STARTED."""
-        if not self._projector.begun:
-            return b""
-        return frame(agui.Custom("pilothouse.cut", {"reason": reason}), None, "")
-
-    def error(self, code: str, message: str) -> bytes:
-        """RUN_ERROR."""
-        return frame(agui.RunError(message, code), None, "")
-
-    def restart(self) -> Following:
-        """From the first frame, with what the reader must replace (SV-47)."""
-        return Following(
-            self._run, self._segment, self._names, registry=self._registry, options=self._options, joined=True
-        )
-
-    async def _written(self, frames: Sequence[Frame]) -> bytes:
-        tag = self._projector.tag
-        out: list[bytes] = []
-        for event, position, key in frames:
-            if key is not None and not self._due(key):
-                continue
-            made = event
-            if isinstance(made, Snapshot):
-                filled = await self._filled(made)
-                if filled is None:
-                    continue
-                made = filled
-            if self._verifier is not None:
-                self._verifier.check(made)
-            out.append(frame(made, position, tag))
-            if self._note is not None:  # nothing can stand before RUN_STARTED
-                out.append(frame(self._note, None, tag))
-                self._note = None
-        return b"".join(out)
-
-    def _due(self, key: str) -> bool:
-        """At most four notes a second of one tool."""
-        now = self._registry.clock.monotonic()
-        if now - self._noted.get(key, -1.0) < _TOOL_NOTES_S:
-            return False
-        self._noted[key] = now
-        return True
-
-    async def _filled(self, wanted: Snapshot) -> agui.MessagesSnapshot | None:
-        """The conversation as the snapshot is to show it; the newest of it if it is too large for a frame."""
-        front = wanted.scope == "front"
-        path = await self._run.front() if front else await self._run.path(wanted.until)
-        messages = snapshot(path, profile=self._names.profile)
-        size = len(agui.encode(agui.MessagesSnapshot(messages)))
-        if size <= _SNAPSHOT_LIMIT:
-            return agui.MessagesSnapshot(messages)
-        if not front:  # it only confirms what the reader has
-            logger.warning("a snapshot of run %s has %d bytes: left out", self._run.ids.run, size)
-            return None
-        while messages and size > _SNAPSHOT_LIMIT:
-            size -= len(agui.encode(messages.pop(0)))
-        return agui.MessagesSnapshot(messages)
 
 
 class AGUIFace:
@@ -238,7 +103,7 @@ class AGUIFace:
                 call, *segment, names=self._names(asked, profile), joined=False, known=_ids(asked)
             )
         if head is not None and view is not None and view.requests:
-            answers = _answers(asked, view.requests)
+            answers = answers_of(asked, view.requests)
             if answers or asked.resume:
                 return await self._answer(call, thread, head, view, asked, answers, profile)
             self._go_on(asked, view.requests)
@@ -249,7 +114,7 @@ class AGUIFace:
         anew = bool(asked.messages) and asked.messages[-1].role == "user"
         forced = _wish(asked).get("when_busy") in ("supersede", "rollback", "steer")
         if not anew or not (forced or all(request.kind == "external" for request in requests)):
-            raise _pending(requests)
+            raise pending(requests)
 
     def _input(self, call: Call, body: Mapping[str, Any]) -> RunInput:
         limit = call.limits.input_messages
@@ -379,13 +244,13 @@ class AGUIFace:
         What clients run may be answered in parts, and is not wanted at all while people are asked (SV-92).
         """
         if missing := [one for one in view.requests if one.id not in answers and one.kind != "external"]:
-            raise _pending(missing)
+            raise pending(missing)
         if not answers:
-            raise _pending(view.requests)
+            raise pending(view.requests)
         planned = plan(asked.messages, await thread.path(run), head=run.key, broken=False)
         for message in planned.new:  # what is said with the answers comes behind them
             said = Message(message.id, "user", message.parts or (Text(""),))
-            _refused(await run.command(Command(f"agui-message:{message.id}", run.key, Steer(said))))
+            check_taken(await run.command(Command(f"agui-message:{message.id}", run.key, Steer(said))))
         acks = await asyncio.gather(
             *[
                 run.command(
@@ -395,7 +260,7 @@ class AGUIFace:
             ]
         )
         for request_id, ack in zip(answers, acks, strict=True):
-            _refused(ack, request=request_id)
+            check_taken(ack, request=request_id)
         found = await self._segment(thread, asked.run_id)
         if found is None:
             raise Problem(
@@ -433,6 +298,39 @@ class AGUIFace:
             raise not_found()
         names = Names(found[0].ids.thread, run_id, profile=profile, detail=self._detail)
         return self._stream(call, *found, names=names, joined=True)
+
+    async def connect(self, call: Call) -> ASGIApp:
+        """Tells a thread again, run by run, then follows the last one; an unknown thread is an empty stream (SV-182)."""
+        call.runs.has_agent(call.params.get("agent", "default"))
+        body = await call.json()
+        profile = self._profile(call, str(body.get("protocolVersion") or ""))
+        thread = await call.runs.thread(checked(body.get("threadId"), "threadId"))
+        return await self.follow_thread(call, thread, profile)
+
+    async def follow_thread(self, call: Call, thread: ScopedThread, profile: Profile) -> ASGIApp:
+        """A thread from its beginning, in that profile."""
+        head = await thread.head()
+        run_id = "" if head is None else head.ids.run
+        names = Names(thread.id, run_id, profile=profile, detail=self._detail)
+
+        async def opening() -> tuple[ScopedRun, Reader]:
+            if head is None:
+                raise Closing(b"")
+            segment = Segment(run_id, 1)
+            reader = Following(
+                head,
+                segment,
+                names,
+                registry=self._registry,
+                options=self._options,
+                joined=False,
+                retold=True,
+            )
+            return head, reader
+
+        before = None if head is None else told_again(await head.line(), names)
+        key = thread.key if head is None else head.key
+        return self._open(call, run_id, thread.id, names, opening, key=key, before=before)
 
     async def _hydrate(self, call: Call, thread_id: str) -> Response:
         thread = await call.runs.thread(thread_id)
@@ -563,6 +461,7 @@ class AGUIFace:
         *,
         key: str,
         replayed: bool = False,
+        before: AsyncIterator[bytes] | None = None,
     ) -> ASGIApp:
         refusal = self._registry.refusal(call.runs.principal.tenant, key)
         if refusal is not None:
@@ -585,6 +484,7 @@ class AGUIFace:
             opening=opening,
             headers=headers,
             on_gone=lambda: self._leaving.gone(key, cancel),
+            before=before,
         )
 
 
@@ -647,62 +547,4 @@ def _when_busy(props: Mapping[str, Any]) -> WhenBusy | None:
     return wanted  # type: ignore[no-any-return]
 
 
-# Answers
-
-
-def _answers(asked: RunInput, requests: Sequence[Request]) -> dict[str, Resolution]:
-    """What the client answers of what is open; a resume entry wins over a tool message (SV-104)."""
-    found: dict[str, Resolution] = {}
-    results = {message.call_id: message for message in asked.messages if message.role == "tool"}
-    entries = {entry.interrupt_id: entry for entry in asked.resume}
-    single = asked.forwarded_props.get("command")
-    if isinstance(single, dict) and "resume" in single and not entries and len(requests) == 1:  # SV-109
-        entries = {requests[0].id: Resume(requests[0].id, "resolved", single["resume"])}
-    for request in requests:
-        if (entry := entries.get(request.id)) is not None:
-            found[request.id] = _resolution(request, entry)
-        elif request.kind == "external" and (result := results.get(request.call_id or "")) is not None:
-            content = result.parts or ((Text(result.error),) if result.error else ())
-            found[request.id] = ExternalResult(content, bool(result.error))
-    for unknown in entries.keys() - {request.id for request in requests}:
-        logger.warning("run %s answers %s, which is not open: ignored", asked.run_id, unknown)
-    return found
-
-
-def _resolution(request: Request, entry: Resume) -> Resolution:
-    payload = entry.payload
-    if entry.status == "cancelled":
-        return Deny("cancelled")
-    if request.kind == "input":
-        return InputAnswer(payload)
-    if request.kind == "external":
-        text = payload if isinstance(payload, str) else msgspec.json.encode(payload).decode()
-        return ExternalResult((Text(text),))
-    said = {"approved": payload} if isinstance(payload, bool) else payload
-    if not isinstance(said, dict) or not isinstance(said.get("approved"), bool):
-        raise invalid((f"resume.{request.id}.payload", "must be an object with approved: true or false"))
-    if not said["approved"]:
-        return Deny(str(said.get("reason") or ""))
-    edited = said.get("editedArgs")
-    if edited is not None and not isinstance(edited, dict):
-        raise invalid((f"resume.{request.id}.payload.editedArgs", "must be an object"))
-    return Allow("once", edited)
-
-
-_UNFIT: Final = frozenset({"invalid_arguments", "answer_mismatch"})
-"""Codes of answers that are no answer to their request, whatever the state of the run."""
-
-
-def _refused(ack: Ack, **members: JSON) -> None:
-    """Raises if a command was not taken in."""
-    if ack.state in ("rejected", "unsupported"):
-        status = 422 if ack.state == "unsupported" or ack.code in _UNFIT else 409
-        raise Problem(status, ack.code or ack.state, ack.message, **members)
-
-
-def _pending(requests: Sequence[Request]) -> Problem:
-    listed = [msgspec.to_builtins(interrupt(request)) for request in requests]
-    return Problem(409, "requests_pending", "the run waits for answers to these requests", requests=listed)
-
-
-__all__ = ["AGUIFace", "Following"]
+__all__ = ["AGUIFace"]

@@ -26,6 +26,7 @@ from .auth import Authenticator, AuthRequest, LoopbackOnly
 from .begin import Beginning, WhenBusy
 from .call import Call
 from .control import ControlFace
+from .copilotkit import CopilotKitFace
 from .cross import preflight, with_headers
 from .health import Health
 from .house import AgentDefinition, AutoRecover, House
@@ -42,7 +43,7 @@ from .views import is_live
 logger = logging.getLogger("pilothouse.server")
 access = logging.getLogger("pilothouse.access")
 
-FACES: Final = ("agui", "control", "page")
+FACES: Final = ("agui", "control", "copilotkit", "page")
 _POLL_S: Final = 0.1
 
 
@@ -115,10 +116,11 @@ class Server:
         beginning = Beginning(self._house, self.registry, self.limits, when_busy)
         leaving = Leaving(self.registry, on_disconnect, self._house.spawn)
         self.routes = Routes()
+        face = AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
         if "agui" in faces:
-            self._add_agui(
-                AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
-            )
+            self._add_agui(face)
+        if "copilotkit" in faces:
+            self._add_copilotkit(CopilotKitFace(face))
         if "control" in faces:
             self._add_control(ControlFace(self.registry, beginning, leaving), ThreadsFace(), ArtifactsFace())
 
@@ -136,8 +138,16 @@ class Server:
         for prefix in ("/agui", "/agui/{agent}"):
             self.routes.add("POST", prefix, face.post)
             self.routes.add("GET", prefix, face.get)
+        self.routes.add("POST", "/agui/{agent}/connect", face.connect)
         self.routes.add("POST", "/agui/{agent}/stop", face.stop)
         self.routes.add("GET", "/agui/{agent}/capabilities", face.capabilities)
+
+    def _add_copilotkit(self, face: CopilotKitFace) -> None:
+        self.routes.add("POST", "/copilotkit", face.single)
+        self.routes.add("GET", "/copilotkit/info", face.info)
+        self.routes.add("POST", "/copilotkit/agent/{agent}/run", face.run)
+        self.routes.add("POST", "/copilotkit/agent/{agent}/connect", face.connect)
+        self.routes.add("POST", "/copilotkit/agent/{agent}/stop/{thread}", face.stop)
 
     def _add_control(self, runs: ControlFace, threads: ThreadsFace, artifacts: ArtifactsFace) -> None:
         table: tuple[tuple[str, str, Handler], ...] = (

@@ -107,6 +107,19 @@ class ScopedRun:
         """The AG-UI runs that it is, oldest first."""
         return await self._scope.house.segments.of(self.key, self.ids.run)
 
+    async def own(self) -> Sequence[HistoryMessage]:
+        """What it added to its path, its input first."""
+        return await self._wing.runs.own_messages(self.key)
+
+    async def line(self) -> list[tuple[ScopedRun, str | None]]:
+        """The runs that it hangs on, oldest first, each with the message behind which the next one hangs."""
+        found: list[tuple[ScopedRun, str | None]] = []
+        run = self
+        while (parent := run.spec.parent) is not None:
+            run = await self._scope.run_of_key(parent.run_id)
+            found.append((run, parent.keep_through))
+        return found[::-1]
+
     async def blob(self, digest: str) -> bytes:
         """The bytes of an artifact that it refers to."""
         return await self._scope.house.journal.get_blob(digest)

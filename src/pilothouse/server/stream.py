@@ -219,6 +219,7 @@ class Stream:
         opening: gives the run and its reader.
         headers: besides those of every stream.
         on_gone: called when the peer left and the run goes on.
+        before: what is sent in front of the run.
     """
 
     def __init__(
@@ -230,7 +231,9 @@ class Stream:
         opening: Opening,
         headers: Mapping[str, str],
         on_gone: Callable[[], None] = lambda: None,
+        before: AsyncIterator[bytes] | None = None,
     ) -> None:
+        self._before = before
         self.run = run
         self.tenant = tenant
         self._registry = registry
@@ -301,6 +304,7 @@ class Stream:
         while True:
             self._reader = reader
             try:
+                await self._send_before(send)
                 return await self._follow(run, reader, send)
             except (StartOver, CursorAhead):
                 self._registry.start_overs += 1
@@ -311,6 +315,19 @@ class Stream:
             except _Fault:
                 # Ours, and deterministic: a cut would make the client come back for it for ever (SV-59).
                 return reader.error("internal", "the stream of this run cannot be shown")
+
+    async def _send_before(self, send: Send) -> None:
+        before, self._before = self._before, None
+        if before is None:
+            return
+        try:
+            async for data in before:
+                await self._write(send, data)
+        except (JournalError, RunNotFound, OSError):
+            raise
+        except Exception as error:
+            logger.exception("what stands in front of run %s cannot be shown", self.run)
+            raise _Fault from error
 
     async def _follow(self, run: Followed, reader: Reader, send: Send) -> bytes:
         """Takes what is there, makes one write of it, and waits. Neighbouring pieces become one frame (SV-43)."""

@@ -1,0 +1,162 @@
+"""One connection that reads a segment of a run in the words of AG-UI (stream.Reader)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from ..core.agui import events as agui
+from ..core.agui.content import snapshot
+from ..core.agui.ends import Names
+from ..core.agui.position import Position
+from ..core.agui.project import Frame, Projector, Snapshot
+from ..core.agui.segments import Segment
+from ..core.agui.verify import Verifier
+from ..core.agui.wire import Flow, frame
+from ..events import Delta
+from ..records import Record
+from .connect import opened
+from .scope import ScopedRun
+from .settings import AGUIOptions
+from .stream import Registry
+
+logger = logging.getLogger("pilothouse.server")
+
+_SNAPSHOT_LIMIT: Final = 8 * 1024 * 1024
+"""A frame stays under the buffer of the reference client (SV-41)."""
+
+_TOOL_NOTES_S: Final = 0.25
+
+
+class Following:
+    """One connection's reading of a segment (stream.Reader)."""
+
+    def __init__(
+        self,
+        run: ScopedRun,
+        segment: Segment,
+        names: Names,
+        *,
+        registry: Registry,
+        options: AGUIOptions,
+        joined: bool,
+        cursor: tuple[Position, str] | None = None,
+        known: Collection[str] = (),
+        note: agui.Custom | None = None,
+        retold: bool = False,
+    ) -> None:
+        self._retold = retold
+        place, tag = cursor if cursor is not None else (None, "")
+        self._run = run
+        self._segment = segment
+        self._names = names
+        self._registry = registry
+        self._options = options
+        self._note = note
+        self._noted: dict[str, float] = {}
+        self._verifier = Verifier(names.profile) if options.verify and cursor is None else None
+        self._projector = Projector(
+            names,
+            cursor=place,
+            tag=tag,
+            joined=joined,
+            since=segment.since,
+            until=segment.until,
+            final_snapshot=options.final_snapshot,
+            known=known,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """The terminal event was made."""
+        return self._projector.ended
+
+    @property
+    def flow(self) -> Flow | None:
+        """The short way for flowing text."""
+        return self._projector.flow
+
+    @property
+    def may_pause(self) -> bool:
+        """The run may be at rest."""
+        return self._projector.may_pause
+
+    async def feed(self, item: Record | Delta) -> bytes:
+        """What is to be sent because of it."""
+        frames = self._projector.feed(item)
+        return await self._written(frames) if frames else b""
+
+    async def rest(self) -> bytes:
+        """What is to be sent where the run pauses."""
+        return await self._written(self._projector.rest())
+
+    async def finish(self) -> bytes:
+        """What is to be sent where nothing more comes."""
+        return await self._written(self._projector.finish())
+
+    def cut(self, reason: str) -> bytes:
+        """The note of a cut; none can stand before RUN_STARTED."""
+        if not self._projector.begun:
+            return b""
+        return frame(agui.Custom("pilothouse.cut", {"reason": reason}), None, "")
+
+    def error(self, code: str, message: str) -> bytes:
+        """RUN_ERROR."""
+        return frame(agui.RunError(message, code), None, "")
+
+    def restart(self) -> Following:
+        """From the first frame, with what the reader must replace (SV-47)."""
+        return Following(
+            self._run, self._segment, self._names, registry=self._registry, options=self._options, joined=True
+        )
+
+    async def _written(self, frames: Sequence[Frame]) -> bytes:
+        tag = self._projector.tag
+        out: list[bytes] = []
+        for event, position, key in frames:
+            if key is not None and not self._due(key):
+                continue
+            made = event
+            if isinstance(made, Snapshot):
+                filled = await self._filled(made)
+                if filled is None:
+                    continue
+                made = filled
+            if self._retold and isinstance(made, agui.RunStarted):
+                made, *behind = opened(self._run, made, self._names)
+                out += [frame(made, position, tag), *[frame(event, None, tag) for event in behind]]
+                continue
+            if self._verifier is not None:
+                self._verifier.check(made)
+            out.append(frame(made, position, tag))
+            if self._note is not None:  # nothing can stand before RUN_STARTED
+                out.append(frame(self._note, None, tag))
+                self._note = None
+        return b"".join(out)
+
+    def _due(self, key: str) -> bool:
+        """At most four notes a second of one tool."""
+        now = self._registry.clock.monotonic()
+        if now - self._noted.get(key, -1.0) < _TOOL_NOTES_S:
+            return False
+        self._noted[key] = now
+        return True
+
+    async def _filled(self, wanted: Snapshot) -> agui.MessagesSnapshot | None:
+        """The conversation as the snapshot is to show it; the newest of it if it is too large for a frame."""
+        front = wanted.scope == "front"
+        path = await self._run.front() if front else await self._run.path(wanted.until)
+        messages = snapshot(path, profile=self._names.profile)
+        size = len(agui.encode(agui.MessagesSnapshot(messages)))
+        if size <= _SNAPSHOT_LIMIT:
+            return agui.MessagesSnapshot(messages)
+        if not front:  # it only confirms what the reader has
+            logger.warning("a snapshot of run %s has %d bytes: left out", self._run.ids.run, size)
+            return None
+        while messages and size > _SNAPSHOT_LIMIT:
+            size -= len(agui.encode(messages.pop(0)))
+        return agui.MessagesSnapshot(messages)
+
+
+__all__ = ["Following"]
