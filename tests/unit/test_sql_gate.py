@@ -173,7 +173,31 @@ def test_random_tokens_that_pass_read_nothing_hidden() -> None:
     """Proof 14, property: of texts made of the language's own words none that passes names the hidden table."""
     chance = random.Random(7)
     words = [
-        *["SELECT", "FROM", "WHERE", "WITH", "AS", "JOIN", "ON", "UNION", "ORDER", "BY", "(", ")", ",", ".", "*", ";", "'", '"', "=", "1", "'x'", "LATERAL", "RECURSIVE"]
+        *[
+            "SELECT",
+            "FROM",
+            "WHERE",
+            "WITH",
+            "AS",
+            "JOIN",
+            "ON",
+            "UNION",
+            "ORDER",
+            "BY",
+            "(",
+            ")",
+            ",",
+            ".",
+            "*",
+            ";",
+            "'",
+            '"',
+            "=",
+            "1",
+            "'x'",
+            "LATERAL",
+            "RECURSIVE",
+        ]
     ]
     words += ["orders", "secrets", "id", "a", "COUNT(*)", "--", "/*", "*/", "\n"]
     passed = 0

@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from .chart.controller import ChartController as ChartController
+    from .chart.controller import ChartState as ChartState
     from .errors import ExportLimit as ExportLimit
     from .errors import MCPUnavailable as MCPUnavailable
     from .errors import MissingExtra as MissingExtra
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from .sql.rows import QuerySource as QuerySource
 
 _HOMES: Final = {
+    "ChartController": "chart.controller",
+    "ChartState": "chart.controller",
     "ExportLimit": "errors",
     "GridView": "sql.grid",
     "MCPUnavailable": "errors",

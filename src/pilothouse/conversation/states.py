@@ -113,6 +113,8 @@ class States:
         for member in self._composition.staged:
             controller, stored = member.staged, at.get(member.key)
             assert controller is not None
+            # First, so that a controller may keep what it can of a state that fails: a grid its query, without rows.
+            controller.state = None
             try:
                 await controller.restore(
                     None
@@ -122,7 +124,6 @@ class States:
             except Exception as error:
                 logger.exception("the stored state of %s cannot be restored; it is kept", member.key)
                 self.errors[member.key] = error
-                controller.state = None
 
 
 async def content(journal: Journal, stored: Stored) -> JSON:

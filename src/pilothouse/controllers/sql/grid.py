@@ -154,7 +154,11 @@ class SQLGridController(StagedController[GridState]):
         self._fetched: dict[str, GridView] = {}
         self._tools = _tools(self)
 
+    is_open: bool = False
+    """Whether somebody entered it as a context manager, and will close it."""
+
     async def __aenter__(self) -> Self:
+        self.is_open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:

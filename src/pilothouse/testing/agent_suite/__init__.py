@@ -1,1 +1,0 @@
-"""The `Agent` contract as tests; `pilothouse.testing.AgentConformance` is what to subclass."""
