@@ -481,6 +481,7 @@ class AGUIFace:
             self._registry,
             run=key,
             tenant=call.runs.principal.tenant,
+            face="copilotkit" if call.path.startswith("/copilotkit") else "agui",
             opening=opening,
             headers=headers,
             on_gone=lambda: self._leaving.gone(key, cancel),

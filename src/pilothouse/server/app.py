@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple, final
 
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ..clock import SystemClock
@@ -24,12 +25,13 @@ from .agui import AGUIFace
 from .artifacts import ArtifactsFace
 from .auth import Authenticator, AuthRequest, LoopbackOnly
 from .begin import Beginning, WhenBusy
-from .call import Call
+from .call import Call, answer
 from .control import ControlFace
 from .copilotkit import CopilotKitFace
 from .cross import preflight, with_headers
 from .health import Health
 from .house import AgentDefinition, AutoRecover, House
+from .metrics import MEDIA_TYPE as METRICS_TYPE
 from .page import Page
 from .problems import document, not_found, problem_of
 from .routes import Handler, Match, Routes, raw_path
@@ -71,6 +73,7 @@ class Server:
         auto_recover: when runs that a crash cut are taken up again.
         error_detail: what is told of a provider's error.
         drain_timeout: seconds that live runs get to end when the server goes down.
+        openapi: whether `/openapi.json` tells the routes.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Server:
         error_detail: Detail = "safe",
         agui: AGUIOptions | None = None,
         drain_timeout: float = 30.0,
+        openapi: bool = True,
         clock: Clock | None = None,
     ) -> None:
         if history not in ("server", "client"):
@@ -123,6 +127,9 @@ class Server:
             self._add_copilotkit(CopilotKitFace(face))
         if "control" in faces:
             self._add_control(ControlFace(self.registry, beginning, leaving), ThreadsFace(), ArtifactsFace())
+        self.routes.add("GET", "/metrics", self._metrics)
+        if openapi:
+            self.routes.add("GET", "/openapi.json", self._openapi)
 
     def _journal_of(self, agents: Mapping[str, AgentDefinition]) -> Journal:
         for definition in agents.values():
@@ -179,6 +186,24 @@ class Server:
         )
         for method, template, handler in table:
             self.routes.add(method, template, handler)
+
+    async def _metrics(self, call: Call) -> Response:
+        """Counters for Prometheus; for operators, and for this machine."""
+        if not (self.is_loopback_only or "operator" in call.runs.principal.roles):
+            raise not_found()
+        metrics = self._house.metrics
+        wings = self._house.wings
+        metrics.runs_live.set({(("agent", name),): wing.runs.stats().live for name, wing in wings.items()})
+        metrics.streams_live.set({(("face", face),): n for face, n in self.registry.faces().items()})
+        metrics.stream_cuts.set({(("reason", reason),): n for reason, n in self.registry.cuts.items()})
+        metrics.start_overs.set({(): self.registry.start_overs})
+        return Response(metrics.text(), media_type=METRICS_TYPE)
+
+    async def _openapi(self, call: Call) -> Response:
+        """This document."""
+        from .openapi import document_of
+
+        return answer(document_of(self.routes.table, call.root))
 
     # ASGI
 

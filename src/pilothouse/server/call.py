@@ -51,6 +51,11 @@ class Call(Struct):
         return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
 
     @property
+    def path(self) -> str:
+        """The path below that prefix."""
+        return str(self.scope["path"])[len(self.root) :]
+
+    @property
     def root(self) -> str:
         """The prefix that we are mounted under (SV-2)."""
         return str(self.scope.get("root_path", ""))

@@ -195,11 +195,14 @@ class ControlFace:
     async def events(self, call: Call) -> ASGIApp:
         """Facts as a page, or facts and deltas as a stream, by Accept (SV-123)."""
         run = await call.runs.run(call.params["run"])
+        view = await run.view()
         if "text/event-stream" in call.headers.get("accept", ""):
+            said = call.headers.get("last-event-id")
+            if said is not None and said == str(view.last_seq) and view.outcome is not None:
+                return Response(status_code=204)  # a browser's EventSource stops on it (SV-49)
             return self._stream(call, run)
         after = call.number("after", 0)
         limit = call.number("limit", call.limits.page_size, least=1, most=call.limits.page_size)
-        view = await run.view()
         try:
             records = await run.events(after, limit)
         except CursorAhead:
@@ -236,6 +239,7 @@ class ControlFace:
             self._registry,
             run=run.key,
             tenant=call.runs.principal.tenant,
+            face="control",
             opening=opening,
             headers={"Pilothouse-Run-Id": run.ids.run, "Pilothouse-Thread-Id": run.ids.thread},
             on_gone=lambda: self._leaving.gone(run.key, cancel),

@@ -25,8 +25,10 @@ from ..errors import ConfigError, InvalidSpec
 from ..loop.agent import AgentLoop
 from ..loop.ready_tools import external_tool
 from ..messages import JSON, InputPart, ToolSpec
+from ..records import RunQuery
 from ..runs.controller import RunController
 from .auth import Principal
+from .metrics import Metrics
 
 logger = logging.getLogger("pilothouse.server")
 
@@ -268,6 +270,7 @@ class House:
         self.clock = clock
         self.draining = False
         self.segments = Segmented(journal)
+        self.metrics = Metrics(clock)
         self._auto_recover = auto_recover
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovering: list[asyncio.Task[object]] = []
@@ -298,7 +301,26 @@ class House:
         """Takes lost runs up again in the background, where that is wished for (SV-224)."""
         for wing in self.wings.values():
             if self._auto_recover == "on_open":
-                self._recovering.append(self.spawn(_recovered(wing), f"recovery of {wing.name}"))
+                self._recovering.append(self.spawn(self._take_up(wing), f"recovery of {wing.name}"))
+
+    def watch(self, key: str, binding: str, *, since: int = 0) -> None:
+        """Counts what a run does."""
+        wing = self.wings.get(binding)
+        if wing is not None:
+            self.spawn(self.metrics.watch(wing.runs, key, wing.name, since=since), f"counting of {key}")
+
+    async def _take_up(self, wing: Wing) -> None:
+        """Recovers an agent's lost runs, and counts on from where they are."""
+        await _recovered(wing)
+        query = RunQuery(binding=wing.name, states=("accepted", "running", "waiting", "stopping"))
+        cursor: str | None = None
+        while True:
+            page = await wing.runs.catalog_runs(query, cursor=cursor, limit=500)
+            for entry in page.items:
+                if entry.ownership == "here":
+                    self.watch(entry.run_id, wing.name, since=entry.last_seq)
+            if (cursor := page.cursor) is None:
+                return
 
     async def recovered(self) -> None:
         """Waits until what could be taken up again was."""

@@ -6,7 +6,8 @@ tenant; what is somebody else's is answered like what does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace as dataclass_replace
 from typing import Any, Final
 
@@ -140,7 +141,9 @@ class ScopedRun:
 
     async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
         """Sends a command; its `run_id` is filled in."""
-        return await self._control.runs.command(replace(command, run_id=self.key), timeout=timeout)
+        ack = await self._control.runs.command(replace(command, run_id=self.key), timeout=timeout)
+        self._scope.house.metrics.commanded(command, ack)
+        return ack
 
     async def ack(self, command_id: str) -> Ack:
         """The ack of a command that was sent before."""
@@ -148,8 +151,18 @@ class ScopedRun:
 
     async def cancel(self, reason: str, command_id: str | None = None) -> Ack:
         """Stops it."""
-        runs = self._control.runs
-        return await runs.command(Command(command_id or runs.new_id(), self.key, Cancel(reason)))
+        house = self._scope.house
+        command = Command(command_id or self._control.runs.new_id(), self.key, Cancel(reason))
+        began = house.clock.monotonic()
+        ack = await self.command(command)
+        if ack.state == "applied" and not ack.duplicate:
+            house.spawn(self._stopped(began), f"stop of {self.key}")
+        return ack
+
+    async def _stopped(self, began: float) -> None:
+        await self.settled(None)
+        house = self._scope.house
+        house.metrics.stop_seconds.add(house.clock.monotonic() - began)
 
     async def settled(self, seconds: float | None) -> None:
         """Waits until it ended or is lost; no error if it does not in time."""
@@ -379,7 +392,10 @@ class ScopedRuns:
         self, query: RunQuery, limit: int, cursor: str | None
     ) -> tuple[Sequence[RunEntry], str | None]:
         reader = self.house.any_wing()
-        page = await reader.runs.catalog_runs(replace(query, tenant=self.tenant), cursor=cursor, limit=limit)
+        with _our_cursor():
+            page = await reader.runs.catalog_runs(
+                replace(query, tenant=self.tenant), cursor=cursor, limit=limit
+            )
         return [self._seen(entry) for entry in page.items], page.cursor
 
     def _seen(self, entry: RunEntry) -> RunEntry:
@@ -450,9 +466,10 @@ class ScopedRuns:
         self, *, archived: bool, search: str, cursor: str | None, limit: int
     ) -> dict[str, JSON]:
         """A page of threads, each with how its last run stands."""
-        page = await self.shelf.list(
-            self.tenant, archived=archived, search=search, cursor=cursor, limit=limit
-        )
+        with _our_cursor():
+            page = await self.shelf.list(
+                self.tenant, archived=archived, search=search, cursor=cursor, limit=limit
+            )
         recent: dict[str, RunEntry] = {}
         for entry in await self.entries(RunQuery(), limit=200):
             recent.setdefault(entry.thread_id, entry)
@@ -570,6 +587,7 @@ class ScopedRuns:
     async def began(self, run_id: str) -> ScopedRun:
         """The run of a send that was committed; its thread is now the newest of the list."""
         run = await self.run(run_id)
+        self.house.watch(run.key, run.binding)
         await self.shelf.began(run.spec)
         return run
 
@@ -580,6 +598,15 @@ class ScopedRuns:
         if reply is None or (run_id is not None and reply.id != run_key(self.principal.tenant, run_id)):
             return False
         return reply.abort()
+
+
+@contextmanager
+def _our_cursor() -> Iterator[None]:
+    """A cursor that is none of ours is the client's mistake."""
+    try:
+        yield
+    except ValueError as error:
+        raise invalid(("cursor", str(error))) from None
 
 
 __all__ = ["ScopedRun", "ScopedRuns", "ScopedThread"]

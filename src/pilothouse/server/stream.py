@@ -183,6 +183,10 @@ class Registry:
             del counter[key]
         return left
 
+    def faces(self) -> Counter[str]:
+        """How many streams of each face are open."""
+        return Counter([stream.face for stream in self._streams])
+
     def cut_all(self, reason: str) -> None:
         """Cuts every open stream."""
         for stream in list(self._streams):
@@ -215,7 +219,7 @@ class Stream:
     """An ASGI response that follows a run to the end of what its reader wants.
 
     Args:
-        run, tenant: by which it is counted.
+        run, tenant, face: by which it is counted.
         opening: gives the run and its reader.
         headers: besides those of every stream.
         on_gone: called when the peer left and the run goes on.
@@ -228,6 +232,7 @@ class Stream:
         *,
         run: str,
         tenant: str,
+        face: str,
         opening: Opening,
         headers: Mapping[str, str],
         on_gone: Callable[[], None] = lambda: None,
@@ -236,6 +241,7 @@ class Stream:
         self._before = before
         self.run = run
         self.tenant = tenant
+        self.face = face
         self._registry = registry
         self._opening = opening
         self._headers = headers

@@ -1,0 +1,89 @@
+"""What a server counts (SV-261)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from hashlib import sha256
+
+from asgikit import Connection, ask, run_input, served
+from pilothouse.journal.memory import MemoryJournal
+from pilothouse.messages import Usage
+from pilothouse.server.auth import BearerTokens, Principal
+from pilothouse.testing.clock import StepClock
+from pilothouse.testing.scripted import Hold, ScriptedProvider, Sleep, failure
+
+
+async def scraped(app, **options) -> dict[str, float]:
+    answer = await ask(app, "GET", "/metrics", **options)
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = answer.body.decode()
+    assert all(re.fullmatch(r"(# .*|[a-z_]+(\{[^{}]*\})? [0-9.e+-]+)", line) for line in text.splitlines())
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if line[0] != "#"
+    }
+
+
+async def until(app, name: str, value: float) -> dict[str, float]:
+    while (found := await scraped(app)).get(name) != value:
+        await asyncio.sleep(0)
+    return found
+
+
+async def test_runs_tokens_times_streams_and_commands_are_counted() -> None:
+    """SV-261: by agent, outcome, model, face and kind; a request's time and the time to its first piece."""
+    clock, hold = StepClock(), Hold()
+    provider = ScriptedProvider(
+        [Sleep(2.0), "slow ", Sleep(4.0), "answer", Usage(100, output=7)],
+        failure("auth", "secret words"),
+        ["half ", hold],
+        clock=clock,
+    )
+    app = served(provider, clock=clock)
+    async with app.lifespan():
+        async with Connection(app, "POST", "/agui/default", json_body=run_input("t1", "r1", "secret")) as one:
+            for _ in range(12):
+                await clock.advance(0.5)
+            await one.ended()
+        await ask(app, "POST", "/agui/default", run_input("t1", "r2", "more"))
+        async with Connection(app, "POST", "/agui/default", json_body=run_input("t1", "r3", "go")) as live:
+            await live.seen("half ")
+            found = await scraped(app)
+            assert found['pilothouse_runs_live{agent="default"}'] == 1
+            assert found['pilothouse_streams_live{face="agui"}'] == 1
+            await ask(app, "POST", "/v1/runs/r3/cancel")
+            await live.ended()
+        found = await until(app, 'pilothouse_runs_ended_total{agent="default",outcome="cancelled"}', 1)
+        assert found['pilothouse_runs_ended_total{agent="default",outcome="completed"}'] == 1
+        assert found['pilothouse_runs_ended_total{agent="default",outcome="failed"}'] == 1
+        assert found['pilothouse_commands_total{kind="cancel",state="applied"}'] == 1
+        model = (
+            'gen_ai_operation_name="chat",gen_ai_provider_name="scripted",gen_ai_request_model="scripted-1"'
+        )
+        assert found[f'gen_ai_client_token_usage_sum{{{model},gen_ai_token_type="input"}}'] == 100
+        assert found[f'gen_ai_client_token_usage_sum{{{model},gen_ai_token_type="output"}}'] == 7
+        assert found[f"gen_ai_client_operation_time_to_first_chunk_seconds_sum{{{model}}}"] >= 2
+        assert found[f"gen_ai_client_operation_duration_seconds_sum{{{model}}}"] >= 6
+        assert found[f'gen_ai_client_operation_duration_seconds_count{{{model},error_type="auth"}}'] == 1
+        found = await until(app, "pilothouse_stop_seconds_count", 1)
+        text = (await ask(app, "GET", "/metrics")).body.decode()
+        assert not any(word in text for word in ("secret", "r1", "t1", "half"))
+
+
+async def test_only_operators_and_this_machine_may_look() -> None:
+    """SV-261."""
+    plain, operator = "p" * 40, "o" * 40
+    auth = BearerTokens(
+        {
+            sha256(plain.encode()).hexdigest(): Principal("p", "p"),
+            sha256(operator.encode()).hexdigest(): Principal("o", "o", frozenset({"operator"})),
+        }
+    )
+    app = served(ScriptedProvider(), auth=auth, journal=MemoryJournal())
+    async with app.lifespan():
+        assert (await ask(app, "GET", "/metrics")).status == 401
+        refused = await ask(app, "GET", "/metrics", headers={"authorization": f"Bearer {plain}"})
+        assert (refused.status, refused.json()["code"]) == (404, "not_found")
+        assert await scraped(app, headers={"authorization": f"Bearer {operator}"})
