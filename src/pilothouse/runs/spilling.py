@@ -25,6 +25,8 @@ SMALL: Final = 4_096
 """Bytes of a part that it would gain nothing to store apart."""
 
 
+_NUMBERS: Final = frozenset[type]({int, float, bool, type(None)})
+
 LARGE: Final = frozenset[type]({MessageAdded, CallFinished, CallObserved})
 """Facts that have content."""
 
@@ -36,7 +38,10 @@ def may_be_large(fact: object, limit: int) -> bool:
             if type(part) is Text:
                 if len(part.text) * 6 > limit:
                     return True
-            elif type(part) is Structured or (isinstance(part, MEDIA) and part.data is not None):
+            elif type(part) is Structured:
+                if type(part.data) not in _NUMBERS:
+                    return True
+            elif isinstance(part, MEDIA) and part.data is not None:
                 return True
     except (AttributeError, TypeError):
         pass  # of a wrong shape: that is said where facts are judged
