@@ -291,6 +291,12 @@ def test_a_sealed_fact_is_what_its_body_says() -> None:
     assert record.digest == draft_digest(Noted("n/x", "a\ud800b\x00"), "e\ud800", "c\ud800", "s\ud800")
 
 
+def test_a_number_without_end_in_a_fact_is_named() -> None:
+    """RC-3: by its path in the fact, as everywhere."""
+    with pytest.raises(NotJSON, match=r"^data\.deep\[1\]: "):
+        sealed(Noted("n/x", {"deep": [1, 10**4300]}))
+
+
 # Bodies and chain
 
 

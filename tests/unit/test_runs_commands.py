@@ -393,6 +393,28 @@ async def test_what_a_runtime_does_not_declare_cannot_be_started() -> None:
         await (await runs.start(replace(spec("r2"), thread_id="t-r1"))).wait()
 
 
+async def test_a_repeat_asks_for_nothing_new_of_a_busy_thread() -> None:
+    """RC-33: what was registered is reopened, or a conflict, whoever works in its thread by now; also by another process."""
+    sequential = Descriptor("plain", commands=COMMANDS, cancel="confirmed", thread_reuse="sequential")
+    journal, hold = MemoryJournal(), Hold()
+    async with RunController(
+        ScriptedRuntime(TurnStarted(1), END[0], END[1], descriptor=sequential), journal=journal
+    ) as runs:
+        await (await runs.start(spec())).wait()
+    async with RunController(
+        ScriptedRuntime(TurnStarted(1), hold, *END, descriptor=sequential), journal=journal
+    ) as runs:
+        second = await runs.start(replace(spec("r2"), thread_id="t-r1"))
+        again = await runs.start(spec())
+        assert (again.reopened, (await again.wait()).outcome) == (True, Completed())
+        with pytest.raises(RunConflict):
+            await runs.start(spec(extensions={"x/y": 1}))
+        with pytest.raises(Unsupported):
+            await runs.start(replace(spec("r3"), thread_id="t-r1"))
+        hold.release()
+        await second.wait()
+
+
 def test_a_controller_that_cannot_be_is_not_made() -> None:
     """RC §4 row 1: binding, buffer, descriptor fail at once."""
     for doing in (

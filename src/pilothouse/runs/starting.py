@@ -209,7 +209,15 @@ class Starter:
         """Intent first: the registration is durable before the runtime is called (RC-32)."""
         fleet = self._fleet
         spec = registration.spec
-        await self._check_thread(spec)
+        try:
+            await self._check_thread(spec)
+        except Unsupported:  # a repeat of what is registered asks for nothing new (RC-33)
+            head = await fleet.journal.head(spec.run_id)
+            if head is None:
+                raise
+            if head.registration.identity != registration.identity:
+                raise RunConflict(spec.run_id) from None
+            return fleet.live.get(spec.run_id), True
         if len(fleet.live) - len(fleet.finished) >= fleet.limits.max_live_runs:
             raise Unsupported(f"{fleet.limits.max_live_runs} runs are live", "too_many_runs")
         chain = chain_start(spec.run_id, registration.spec_digest)
