@@ -54,7 +54,7 @@ class NotLegal(NamedTuple):
     made: list[Record]
 
 
-_KEPT_ROOM: Final = (
+KEPT_ROOM: Final = (
     CallFinished,
     CommandAnswered,
     ContinuityLost,
@@ -134,9 +134,9 @@ def _next(state: RunState, draft: Draft, lane: Lane, at_ms: int, fence: int) -> 
 def _kept(state: RunState, draft: Draft) -> object:
     fact = draft.fact
     cancels = isinstance(fact, CommandReceived) and isinstance(fact.command.body, Cancel)
-    if cancels or state.phase is Phase.STOPPING or isinstance(fact, _KEPT_ROOM):
+    if cancels or state.phase is Phase.STOPPING or isinstance(fact, KEPT_ROOM):
         return LEGAL
     return Refused("run_full", f"the run has {state.seq} facts of {state.bytes} bytes")
 
 
-__all__ = ["NotLegal", "Room", "Written", "make"]
+__all__ = ["KEPT_ROOM", "NotLegal", "Room", "Written", "make"]

@@ -6,9 +6,11 @@ not be lost when an append is refused because the run is stopping is kept and wr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeAlias, final
 
 from ..contracts import RunPort
+from ..core.batch import KEPT_ROOM
 from ..errors import RecordRefused
 from ..events import (
     CallFinished,
@@ -44,10 +46,12 @@ class Detached(Exception):
 class Book:
     """Collects and writes."""
 
-    __slots__ = ("_port", "_waiting")
+    __slots__ = ("_full", "_on_full", "_port", "_waiting")
 
-    def __init__(self, port: RunPort) -> None:
+    def __init__(self, port: RunPort, on_full: Callable[[], object]) -> None:
         self._port = port
+        self._on_full = on_full
+        self._full = False
         self._waiting: list[Entry] = []
 
     def note(self, *entries: Entry) -> None:
@@ -58,11 +62,14 @@ class Book:
         """Writes what waits and these, in one append; they are durable on return.
 
         Raises:
-            Stopped: a stop is durable. Results are kept for the next append, the rest is dropped.
+            Stopped: a stop is durable, or the run takes no more (RC §3.12), which ends it. Results are kept for the
+                next append, the rest is dropped.
             Detached: the run has ended or is somebody else's.
         Reopened: the end was refused because something was said meanwhile; all else is kept for the next append.
         """
         batch = [*self._waiting, *entries] if entries else self._waiting
+        if self._full:
+            batch = self._kept_room(batch)
         if not batch:
             return
         self._waiting = []
@@ -74,12 +81,26 @@ class Book:
                 # The stop is durable, its scope fires in the same breath: from here on everybody sees it.
                 await self._port.scope.wait()
                 raise Stopped from None
+            if refusal.code == "run_full" and not self._full:
+                self._full, self._waiting = True, self._kept_room(batch)
+                self._on_full()
+                raise Stopped from None
             if refusal.code in ("unknown", "ended", "fenced"):
                 raise Detached from None
             if refusal.code == "input":  # only the end is refused
                 self._waiting = batch[: len(batch) - len(entries)]
                 raise Reopened from None
             raise
+
+    def _kept_room(self, batch: list[Entry]) -> list[Entry]:
+        """What a full run still takes; a result only of a call that is on the record."""
+        calls = self._port.state.calls
+        return [
+            entry
+            for entry in batch
+            if isinstance(fact := fact_of(entry), KEPT_ROOM)
+            and (not isinstance(fact, CallFinished) or fact.call_id in calls)
+        ]
 
     @property
     def pending(self) -> bool:

@@ -15,6 +15,7 @@ from .timers import Alarm
 Own: TypeAlias = Literal[
     "limit",  # the time for work is over
     "watchdog",  # the run fell silent
+    "full",  # its record takes no more than its end
 ]
 
 
@@ -66,6 +67,8 @@ class WorkScope:
         """How a run ends that was stopped like this (agent-loop §2.5)."""
         if self._own == "watchdog":
             return Failed("stalled", message="the run fell silent", retryable=True)
+        if self._own == "full":
+            return Incomplete("limit", "run_full")
         if self.source == "deadline":
             return Incomplete("limit", "deadline")
         return Cancelled(self._outer.reason, self._outer.source or "user")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Final, final
 
@@ -79,7 +80,7 @@ class Work:
         self.breakers = Breakers(plan.config.tool_misuse_breaker, plan.config.repetition_breaker)
         self.failed_turns = 0
         self.clock = clock
-        self.book = Book(port)
+        self.book = Book(port, partial(self.scope.stop, "full"))
         self.model = plan.model
         self.context: list[Message] = [*start.history, *start.spec.input]
         self.turn = 0
