@@ -120,6 +120,7 @@ class FaultyJournal:
         self.calls: list[tuple[Call, str]] = []
         self._faults: list[Fault] = []
         self._crashed = False
+        self._dropped = False
 
     # Arming
 
@@ -171,7 +172,7 @@ class FaultyJournal:
 
         async def strike(_run_id: str) -> None:
             self._crashed = True
-            await _for_ever()
+            await self._never()
 
         return self._arm(Fault(on, at, when, 1, strike))
 
@@ -189,13 +190,22 @@ class FaultyJournal:
         for fault in faults:
             fault.release()
 
+    async def _never(self) -> None:
+        """Does not come back. Whoever is cancelled here is being dropped, and meets nothing but that from then on."""
+        if not self._dropped:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._dropped = True
+        raise asyncio.CancelledError
+
     def _arm(self, fault: Fault) -> Fault:
         self._faults.append(fault)
         return fault
 
     async def _through(self, call: Call, run_id: str, doing: Callable[[], Awaitable[T]]) -> T:
         if self._crashed:
-            await _for_ever()
+            await self._never()
         self.calls.append((call, run_id))
         due = [fault for fault in self._faults if fault.counts(call)]
         for fault in due:
@@ -307,10 +317,6 @@ class FaultyJournal:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
-
-
-async def _for_ever() -> None:
-    await asyncio.Event().wait()
 
 
 __all__ = ["WRITES", "Call", "Fault", "FaultyJournal", "When"]
