@@ -32,11 +32,9 @@ class Served:
 
     def start(self) -> Self:
         """Starts it and waits for the line that says where the chat is."""
-        command = [sys.executable, "-m", "pilothouse", "serve", *self.args]
-        command += ["--db", str(self.folder / "chat.db"), "--port", "0", "--no-open"]
         self._queue = Queue()
         self.process = subprocess.Popen(
-            command,
+            self.command(),
             cwd=self.folder,
             env={**clean_env(), **self.env},
             stderr=subprocess.PIPE,
@@ -50,6 +48,11 @@ class Served:
                 self.url = found[0].rstrip("/")
                 return self
         raise AssertionError(f"serve ended with {self.process.wait()}: {self.lines}")
+
+    def command(self) -> list[str]:
+        """What is started."""
+        command = [sys.executable, "-m", "pilothouse", "serve", *self.args]
+        return [*command, "--db", str(self.folder / "chat.db"), "--port", "0", "--no-open"]
 
     @staticmethod
     def _read(process: subprocess.Popen[str], queue: Queue[str | None]) -> None:
