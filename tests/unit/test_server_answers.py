@@ -112,6 +112,8 @@ async def test_a_whole_transcript_with_the_answer_duplicates_nothing() -> None:
         assert [one["id"] for one in hydrated["interrupts"]["pending"]] == [asked["id"]]
         (call,) = [part for part in hydrated["messages"][1]["parts"] if part["type"] == "tool-call"]
         assert (call["name"], call["arguments"]) == ("buy", '{"what":"tea"}')
+        told = (await ask(shop.app, "GET", "/agui/default?threadId=t1&messages=agui")).json()["messages"]
+        assert told[1]["toolCalls"][0]["function"] == {"name": "buy", "arguments": '{"what":"tea"}'}
         again = await shop.post("r2", *hydrated["messages"], resume=[resolved(asked, {"approved": True})])
         snapshot = [event for event in verified(again) if event["type"] == "MESSAGES_SNAPSHOT"][-1]
         assert [message["role"] for message in snapshot["messages"]] == [

@@ -21,6 +21,7 @@ from ..commands import (
 )
 from ..conversation.extras import RunExtras
 from ..core.agui import events as agui
+from ..core.agui.content import snapshot
 from ..core.agui.ends import Detail, Names, interrupt
 from ..core.agui.events import Profile
 from ..core.agui.input import (
@@ -39,7 +40,7 @@ from ..core.agui.wire import frame
 from ..core.canonical import digest_of, scrub
 from ..errors import PilothouseError
 from ..messages import JSON, InputPart, Message, Text
-from ..records import Parent, RunView
+from ..records import HistoryMessage, Parent, RunView
 from .answers import answers_of, check_taken, pending
 from .begin import Beginning, WhenBusy
 from .call import Call, answer
@@ -343,7 +344,7 @@ class AGUIFace:
             asked = [msgspec.to_builtins(interrupt(request)) for request in view.requests]
             pending = {"runId": head.ids.run, "pending": asked}
         body = {
-            "messages": hydrated(path),
+            "messages": hydrated(path) if call.query.get("messages") != "agui" else _messages(path),
             "activeRun": None if live is None else {"runId": live.ids.run},
             "interrupts": pending,
             "page": {"truncated": False, "cursor": None},
@@ -487,6 +488,11 @@ class AGUIFace:
             on_gone=lambda: self._leaving.gone(key, cancel),
             before=before,
         )
+
+
+def _messages(path: Sequence[HistoryMessage]) -> JSON:
+    """A path in the protocol's own words."""
+    return [msgspec.json.decode(agui.encode(message)) for message in snapshot(path, profile="1.0")]
 
 
 def _ask(planned: Plan, asked: RunInput) -> Ask:

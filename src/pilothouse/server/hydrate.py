@@ -1,7 +1,8 @@
 """A thread as one JSON answer, for a page that was just opened (SV-156).
 
 The only client that asks for it (TanStack AI) shows messages as lists of parts, a call and its result and the thoughts
-before it inside the answer that they belong to. `content` holds the text, for readers that want nothing else.
+before it inside the answer that they belong to. `content` holds the text, for readers that want nothing else. With
+`?messages=agui` they come in the protocol's own words instead.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ _HYDRATED: Final[dict[int, JSONSchema | str | None]] = {200: _EVENTS}
 _AGUI_GET: Final = Row(
     "ag-ui",
     _HYDRATED,
-    query={"runId": _TEXT, "threadId": _TEXT, "offset": _TEXT, "profile": _TEXT},
+    query={"runId": _TEXT, "threadId": _TEXT, "offset": _TEXT, "profile": _TEXT, "messages": _TEXT},
     headers=_RESUMED,
 )
 _AGUI_POST: Final = Row(
