@@ -78,20 +78,31 @@ class Ring:
         self.closed = True
         self.wake()
 
+    def waiter(self, number: int) -> asyncio.Future[None] | None:
+        """What is set when something is published; None if item `number` is there, or never will be.
+
+        Who does not wait for it to the end gives it back with `forget`.
+        """
+        if number < self.first + len(self._items) or self.closed:
+            return None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    def forget(self, waiter: asyncio.Future[None]) -> None:
+        """Nobody waits there any more."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
     async def wait(self, number: int) -> bool:
         """Waits until item `number` is there; False if it never will be."""
-        while number >= self.first + len(self._items):
-            if self.closed:
-                return False
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+        while (waiter := self.waiter(number)) is not None:
             try:
                 await waiter
             except asyncio.CancelledError:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
+                self.forget(waiter)
                 raise
-        return True
+        return number < self.first + len(self._items)
 
 
 class Subscription:
@@ -149,11 +160,24 @@ class Subscription:
 
     def delta_nowait(self) -> Delta | None:
         """The next item if it is there and a delta. Never waits."""
-        item = self._ring.take(self._cursor) if self._cursor >= self._ring.first else None
+        ring = self._ring  # as `Ring.take`, without the call: this is asked for each delta and each reader
+        at = self._cursor - ring.first
+        items = ring._items  # noqa: SLF001 - the ring and its cursors are one thing
+        if not 0 <= at < len(items):
+            return None
+        item = items[at]
         if type(item) is not Delta:
             return None
         self._cursor += 1
         return item
+
+    def waiter(self) -> asyncio.Future[None] | None:
+        """What to wait for; None if an item is there, or none will come (`Ring.waiter`)."""
+        return None if self._closed else self._ring.waiter(self._cursor)
+
+    def forget(self, waiter: asyncio.Future[None]) -> None:
+        """Gives a waiter back."""
+        self._ring.forget(waiter)
 
     async def wait(self) -> bool:
         """Waits until there is an item; False if none will come any more."""

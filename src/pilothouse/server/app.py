@@ -38,7 +38,7 @@ from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
 from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions
 from .shelf import Shelf
-from .stream import Leaving, Receive, Registry, Scope, Send, StreamCut
+from .stream import Leaving, Receive, Registry, Scope, Send, Stream, StreamCut
 from .threads import ThreadsFace
 from .views import is_live
 
@@ -244,7 +244,13 @@ class Server:
             elif (match := self.routes.find(scope["method"], path)) is not None:
                 template = match.template
                 response = await self._answer(scope, receive, path, headers, match)
-                await response(scope, receive, watched)
+                if isinstance(
+                    response, Stream
+                ):  # many small sends: nothing stands between them and the socket
+                    status = 200
+                    await response(scope, receive, send)
+                else:
+                    await response(scope, receive, watched)
             else:
                 await self._static(scope, receive, watched)
         except StreamCut:
