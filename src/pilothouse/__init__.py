@@ -4,7 +4,7 @@ Names are loaded at first use, so that importing the package costs next to nothi
 
     conversation   AgentController, Reply, AgentState, RunExtras, UploadController, UploadFile, UploadResult
     AI controllers AIController, BaseAIController, StagedController, Change, Export, RequestEvent, ResponseEvent,
-                   PromptEvent, Postponed, Ending, current_reply
+                   PromptEvent, Postponed, Ending, Snapshot, current_reply
     loop, tools    AgentLoop, LoopConfig, tool
     runs           RunController, Run, RunSpec, Command
     journals       MemoryJournal, SQLiteJournal
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .conversation.interceptor import Postponed as Postponed
     from .conversation.interceptor import PromptEvent as PromptEvent
     from .conversation.reply import Reply as Reply
+    from .conversation.snapshots import Snapshot as Snapshot
     from .conversation.staging import Change as Change
     from .conversation.staging import StagedController as StagedController
     from .conversation.sync import run_sync as run_sync
@@ -118,6 +119,7 @@ _HOMES = {
     "RunSpec": "records",
     "Runtime": "contracts",
     "SQLiteJournal": "journal.sqlite",
+    "Snapshot": "conversation.snapshots",
     "StagedController": "conversation.staging",
     "Text": "messages",
     "ToolError": "errors",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final
 
-from ..core.transcript import last_exchange
+from ..core.transcript import last_exchange, wants_answer
 from ..errors import InvalidTarget, NothingToDo
 from ..messages import Message
 from ..records import Parent
@@ -14,8 +14,8 @@ from .order import RETRY
 if TYPE_CHECKING:
     from .sending import Sender
 
-Place = tuple[Parent, tuple[Message, ...]]
-"""The parent of the new run, and the messages in front of it."""
+Place = tuple[Parent | None, tuple[Message, ...]]
+"""The parent of the new run, None for the first of its thread, and the messages in front of it."""
 
 _RETRIED: Final = frozenset({"cancelled", "failed", "unknown"})
 
@@ -38,6 +38,9 @@ class Retry:
         sender = self._sender
         runs, head = sender.setup.runs, sender.thread.head
         if head is None:
+            messages = sender.stage.messages  # of a snapshot, whose last message was not answered
+            if messages and wants_answer(messages[-1]):
+                return None, messages
             raise NothingToDo("cannot retry: there is no send to retry")
         view = await runs.inspect(head)
         if view.status not in _RETRIED:

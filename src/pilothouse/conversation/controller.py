@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .composition import ControllerLike
     from .controllers import AIController, Export
     from .interceptor import Interceptor
+    from .snapshots import Snapshot
 
 logger = logging.getLogger("pilothouse.conversation")
 
@@ -150,6 +151,11 @@ class AgentController:
         if self._tools:
             raise UsageError("a text-only provider cannot call tools: use a Provider")
         return TextRuntime(AgentLoop(TextProvider(provider, kind), config=_ONE_ATTEMPT, clock=clock))
+
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a conversation cannot be pickled: take a snapshot() and make another with from_snapshot()"
+        )
 
     def __del__(self) -> None:
         """A conversation that nobody can reach any more stops, and says so (AC-87)."""
@@ -473,6 +479,7 @@ class AgentController:
     def _replace(self, messages: tuple[Message, ...]) -> None:
         self._stage.clear(messages)
         self._stage.tell_messages()
+        self._setup.shared.replace({})
         if self._sender.thread.begin(messages) and self._setup.made is not None:
             self._setup.connect(self.thread_id)
 
@@ -562,6 +569,54 @@ class AgentController:
         if self._setup.made is None:
             self._setup.share(runs)
         return self.sibling(thread_id)
+
+    def snapshot(self, *, attachments: bool = False) -> Snapshot:
+        """The conversation as it is now, as a JSON-able value: finished messages, states, the message being answered.
+
+        Attachments are named by digest, so it is restored over the same journal; with `attachments` their bytes are in
+        it. Taken while a send lives it has no unfinished response; the message can be answered later by `retry()`.
+        """
+        from .snapshots import take
+
+        return take(self._setup, self._stage, self.thread_id, attachments=attachments)
+
+    @classmethod
+    async def from_snapshot(
+        cls, snapshot: Snapshot | Mapping[str, JSON], provider: object, **options: Any
+    ) -> AgentController:
+        """A new conversation that begins with what a snapshot holds, in a thread of its own.
+
+        Args:
+            snapshot: as `snapshot()` gave it, or its JSON form.
+            provider: as for the constructor.
+            options: as for the constructor: tools and AI controllers are no part of a snapshot.
+
+        Raises:
+            ValueError: it is of a newer version or damaged, which names the place; nothing was restored.
+        """
+        from .snapshots import checked, restore
+
+        found = checked(snapshot)
+        agent = cls(provider, **options)
+        try:
+            agent._bind("open")
+            await restore(found, agent._setup, agent._sender, agent.set_messages)
+        except BaseException:
+            await agent.aclose()
+            raise
+        return agent
+
+    @classmethod
+    async def reconnect(
+        cls, provider: object, *, journal: Journal, thread_id: str, **options: Any
+    ) -> AgentController:
+        """A conversation over an existing thread of a journal: constructed and opened in one call."""
+        agent = cls(provider, journal=journal, thread_id=thread_id, **options)
+        try:
+            return await agent.open()
+        except BaseException:
+            await agent.aclose()
+            raise
 
     async def open(self) -> Self:
         """Loads an existing thread: `messages` is the path to its head. Idempotent.

@@ -82,6 +82,7 @@ class Reply:
     changes: Changes | None = None  # what its tools have staged
     patch: Mapping[str, JSON] | None = None  # of the shared state, until the first append takes it
     patch_taken = False
+    drafted = False  # its user message is a new one
     usage: Usage | None = None  # of the model response read last
     model: str | None = None
     finish_reason: str | None = None

@@ -61,6 +61,7 @@ class Sender:
         "_queue",
         "_replies",
         "around",
+        "carried",
         "clock",
         "closed",
         "loop",
@@ -79,6 +80,7 @@ class Sender:
         self._previous: Reply | None = None  # its run may still be ending (AC-43)
         self.around: Around | None = None  # the hooks that were called last, while they are not over
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.carried: Mapping[str, JSON] | None = None  # shared state of a snapshot, for the first run
         self.said: dict[str, tuple[Message, Message]] | None = None  # steering that the interceptor replaced
         setup.line.sender = ref(self)
         self._queue: list[tuple[Reply, asyncio.Future[None]]] = []
@@ -117,8 +119,16 @@ class Sender:
 
     def check_free(self, action: str) -> None:
         """Refuses while a send lives or waits."""
-        if self.busy:
+        if self.busy or self.inside():
             raise self.busy_error(action)
+
+    def inside(self) -> bool:
+        """Whether this is called by a hook or tool of a send that is not over."""
+        if self.around is None and not self.stage.busy:
+            return False
+        from .reentrance import is_inside
+
+        return is_inside(self)
 
     def busy_error(self, action: str) -> AgentBusy:
         """The error that says what is in the way."""
@@ -162,6 +172,14 @@ class Sender:
 
     async def submit(self, order: Order, reply_id: str | None, policy: BusyPolicy) -> Reply:
         """Guards passed or not, the send goes, waits, replaces the live one, or is dropped."""
+        if self.inside():
+            if policy in ("queue", "supersede"):
+                from .reentrance import would_wait
+
+                raise would_wait()
+            if policy == "drop":
+                return self._dropped(self.make(reply_id, order))
+            raise self.busy_error("send")
         if not self.busy:
             self.guard(order)
             return await self.go(self.make(reply_id, order), order)
@@ -267,14 +285,15 @@ class Sender:
         if order.parts is not None:
             message_id = order.extras.message_id or self.setup.new_id()
             reply.user_message = Message(message_id, "user", order.parts)
+            reply.drafted = True
         else:
             kept = self.stage.messages if order.keep is None else order.keep
             reply.user_message = next((item for item in reversed(kept) if item.role == "user"), None)
         if reply.options["reply_timeout"] != inf:
             limit = reply.options["reply_timeout"]
             reply.deadline = Deadline(self.clock, limit, lambda: self._expired(reply))
-        if order.extras.state:
-            reply.patch = order.extras.state
+        if order.extras.state or self.carried:
+            reply.patch = {**(self.carried or {}), **(order.extras.state or {})}
         self.loop = asyncio.get_running_loop()
         if self.setup.plugged:
             from .around import Around
@@ -386,6 +405,7 @@ class Sender:
         runs = self.setup.runs
         reading = Reading(self, reply)
         here = reply.thread_id == self.thread.id
+        self.carried = None
         if here:
             self.thread.head = reply.id
         reply.commit(run)

@@ -16,6 +16,7 @@ import msgspec
 from ..contracts import Journal
 from ..core.canonical import encode
 from ..core.state_patch import NOTE, PatchError, noted
+from ..errors import ArtifactNotFound
 from ..events import CallFinished, Noted
 from ..messages import JSON, Value
 from ..records import Parent, Record, RunSpec
@@ -51,12 +52,13 @@ class States:
         errors: why a stored state could not be restored.
     """
 
-    __slots__ = ("_composition", "_put", "at_head", "errors")
+    __slots__ = ("_composition", "_left", "_put", "at_head", "errors")
 
     def __init__(self, composition: Composition) -> None:
         self._composition = composition
         self.at_head: dict[str, Stored] = {}
         self.errors: dict[str, Exception] = {}
+        self._left: dict[str, object] = {}  # what a restore that failed left of a state
         self._put: set[str] = set()
 
     @property
@@ -89,6 +91,8 @@ class States:
             controller = member.staged
             assert controller is not None
             if controller.state is None:
+                continue
+            if member.key in self.errors and controller.state is self._left.get(member.key):
                 continue
             body = encode(controller.encode(controller.state))
             digest = sha256(body).hexdigest()
@@ -124,6 +128,15 @@ class States:
             except Exception as error:
                 logger.exception("the stored state of %s cannot be restored; it is kept", member.key)
                 self.errors[member.key] = error
+                self._left[member.key] = controller.state
+        for key in {*self.orphans, *self.errors} & set(at):  # held, so that a snapshot has them
+            stored = at[key]
+            try:
+                self.at_head[key] = Stored(
+                    stored.version, stored.digest, await content(journal, stored), True
+                )
+            except ArtifactNotFound:
+                logger.exception("the stored state of %s is not in the journal", key)
 
 
 async def content(journal: Journal, stored: Stored) -> JSON:

@@ -211,6 +211,11 @@ class Running:
         )
 
 
+def is_call(task: asyncio.Task[Any]) -> bool:
+    """Whether that is the task in which the function of a call runs itself, and none that it has started."""
+    return getattr(task.get_coro(), "cr_code", None) is _call.__code__
+
+
 async def _call(work: Callable[[], Any], context: ToolContext[Any]) -> Any:
     current.set(context)
     return await work()

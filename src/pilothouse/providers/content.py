@@ -79,9 +79,17 @@ def wire_name(name: str, limit: int = 64, more: str = "") -> str:
     return f"_{made}"[:limit] if more and not (made[:1].isalpha() or made[:1] == "_") else made
 
 
+_END_OF_FRAME: Final = re.compile(r"</(?=context)", re.IGNORECASE)
+
+
 def is_empty(text: str) -> bool:
     """Whether a text block of it would be refused as empty."""
     return not text or text.isspace()
+
+
+def framed(text: str) -> str:
+    """What the application added to a message, told apart from what the person said: it cannot end its own frame."""
+    return f"<context>\n{_END_OF_FRAME.sub('&lt;/', text)}\n</context>"
 
 
 def texts_of(parts: Iterable[Part]) -> list[str]:
@@ -89,9 +97,12 @@ def texts_of(parts: Iterable[Part]) -> list[str]:
     texts, data = [], []
     for part in parts:
         match part:
-            case Text() | Context():
+            case Text():
                 if not is_empty(part.text):
                     texts.append(clean(part.text))
+            case Context():
+                if not is_empty(part.text):
+                    texts.append(framed(clean(part.text)))
             case ArtifactRef():
                 texts.append(
                     clean(f"[artifact {part.digest}, {part.bytes} bytes of {part.media_type}] {part.preview}")
