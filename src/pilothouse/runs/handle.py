@@ -84,13 +84,16 @@ class Run:
 
     async def steer(self, message: Message | str, *, id: str | None = None) -> Ack:
         """A message for the next turn boundary; `id` makes it idempotent."""
-        made = user_message(message, self._controller.new_id())
-        return await self._send(Steer(made), id)
+        return await self._send(Steer(self._said(message, id)), id)
 
     async def follow_up(self, message: Message | str, *, id: str | None = None) -> Ack:
         """A message for when the run would stop."""
-        made = user_message(message, self._controller.new_id())
-        return await self._send(FollowUp(made), id)
+        return await self._send(FollowUp(self._said(message, id)), id)
+
+    def _said(self, message: Message | str, command_id: str | None) -> Message:
+        """The message of a command: the same command has the same one (RC-36)."""
+        name = self._controller.new_id() if command_id is None else f"{command_id[:190]}:message"
+        return user_message(message, name)
 
     async def answer(self, request_id: str, resolution: Resolution, *, id: str | None = None) -> Ack:
         """Resolves an open request."""
