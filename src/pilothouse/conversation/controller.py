@@ -407,7 +407,7 @@ class AgentController:
         return await sender.again(aim, reply_id, extras)
 
     def _connect(self) -> None:
-        if self._setup.made is None:
+        if self._setup.connected != self.thread_id:
             self._setup.connect(self.thread_id)
 
     # Pause, resume, abort, reset, replace

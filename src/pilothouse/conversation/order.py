@@ -22,6 +22,7 @@ class Order:
         parent: where the run hangs; None: at the head, as it is when the run is registered.
         keep: the messages in front of it; None: those shown then.
         aim: of a retry or a regeneration: what stands for its content.
+        state: what it changes of the shared state, checked.
         context: what the application added to the user message.
         extensions: what hooks and states put into the run's specification.
     """
@@ -31,6 +32,7 @@ class Order:
     parent: Parent | None = None
     keep: tuple[Message, ...] | None = None
     aim: object = None
+    state: dict[str, JSON] | None = None
     context: Context | None = None
     extensions: dict[str, JSON] | None = None
 

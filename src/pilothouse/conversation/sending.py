@@ -37,6 +37,7 @@ from .order import Order
 from .past import retold
 from .reply import Reply, ReplyPhase
 from .setup import Setup
+from .shared_state import checked
 from .stage import Stage
 from .thread import Thread
 from .waiting import within
@@ -165,6 +166,9 @@ class Sender:
         size = sum(len(part.data or b"") for part in parts or () if isinstance(part, MEDIA))
         if size > options["max_attachment_bytes"]:
             raise AttachmentTooLarge(size, options["max_attachment_bytes"])
+        if order.extras.state is not None:
+            composition = self.setup.composition
+            order.state = checked(order.extras.state, () if composition is None else composition.by_key)
         if parts is None and not (kept and wants_answer(kept[-1])):
             raise NothingToDo("cannot continue: no message of the conversation wants an answer")
 
@@ -292,8 +296,8 @@ class Sender:
         if reply.options["reply_timeout"] != inf:
             limit = reply.options["reply_timeout"]
             reply.deadline = Deadline(self.clock, limit, lambda: self._expired(reply))
-        if order.extras.state or self.carried:
-            reply.patch = {**(self.carried or {}), **(order.extras.state or {})}
+        if order.state or self.carried:
+            reply.patch = {**(self.carried or {}), **(order.state or {})}
         self.loop = asyncio.get_running_loop()
         if self.setup.plugged:
             from .around import Around
@@ -350,7 +354,7 @@ class Sender:
                     from .entering import extensions
 
                     order.extensions = await extensions(self, reply, order)
-                elif order.moves and self.setup.shared.value:
+                if reply.around is None and order.moves and self.setup.shared.value:
                     from .states import shared_at
 
                     shared = await shared_at(self.setup.runs, order.parent or order.extras.parent)

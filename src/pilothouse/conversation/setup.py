@@ -34,6 +34,7 @@ class Setup:
         "_runs",
         "clock",
         "composition",
+        "connected",
         "given",
         "interceptor",
         "journal",
@@ -59,6 +60,7 @@ class Setup:
         self.new_id = new_id
         self.given = False
         self._runs: RunController | None = None
+        self.connected: str | None = None  # the thread that the run controller knows this conversation by
         self.composition: Composition | None = None
         self.interceptor: Interceptor | None = None
         self.shared = SharedState()
@@ -91,6 +93,7 @@ class Setup:
 
     def connect(self, thread_id: str) -> None:
         """Tells the run controller which runtime serves this thread."""
+        self.connected = thread_id
         board = self.runs.runtime
         if isinstance(board, Switchboard):
             board.connect(thread_id, self.line)
