@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .errors import MissingExtra as MissingExtra
     from .errors import QueryFailed as QueryFailed
     from .errors import QueryRefused as QueryRefused
+    from .mcp.controller import MCPController as MCPController
+    from .mcp.link import Reconnect as Reconnect
     from .sql.grid import GridView as GridView
     from .sql.grid import RowPage as RowPage
     from .sql.grid import SQLGridController as SQLGridController
@@ -30,11 +32,13 @@ _HOMES: Final = {
     "ChartState": "chart.controller",
     "ExportLimit": "errors",
     "GridView": "sql.grid",
+    "MCPController": "mcp.controller",
     "MCPUnavailable": "errors",
     "MissingExtra": "errors",
     "QueryFailed": "errors",
     "QueryRefused": "errors",
     "QuerySource": "sql.rows",
+    "Reconnect": "mcp.link",
     "RowPage": "sql.grid",
     "SQLGridController": "sql.grid",
 }

@@ -46,7 +46,7 @@ class Rule(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ApprovalPolicy:
-    """First match wins: `deny`, `critical`, `ask`, `allow`, a remembered rule, the tool's own wish, `mode`.
+    """First match wins: `deny`, `critical`, `ask`, a changed tool, `allow`, a remembered rule, the tool's wish, `mode`.
 
     Attributes:
         critical: calls that a person is asked about even in mode `never`, and whatever was remembered.
@@ -85,6 +85,8 @@ class ApprovalPolicy:
             return Decision("ask", "critical")
         if _any(self.ask, check):
             return Decision("ask", "policy")
+        if tool.overrules is not None and tool.overrules():
+            return Decision("ask", "changed")
         if _any(self.allow, check) or any(rule.fits(check) for rule in rules):
             return _RUN
         wish = tool.approval(check) if callable(tool.approval) else tool.approval

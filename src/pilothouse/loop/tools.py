@@ -58,6 +58,7 @@ class Tool:
         cancel_safe: a cancelled call has certainly had no effect.
         expose_errors: exceptions whose text the model may read, besides `ToolError`.
         is_async: whether the function is a coroutine function; others run in a worker thread.
+        overrules: whether it has changed so that a person is asked whatever they allowed before; None is never.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Tool:
         self.prepare = prepare
         self.reconcile = reconcile
         self.external = False
+        self.overrules: Callable[[], bool] | None = None
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
         )

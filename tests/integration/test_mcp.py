@@ -1,0 +1,471 @@
+"""MCP servers behind a conversation: in-process, stdio, HTTP, and a foreign one (MC, proof 21)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from mcp import StdioServerParameters
+
+from mcp_server import make
+from pilothouse import AgentController
+from pilothouse.controllers import MCPController, MCPUnavailable, Reconnect
+from pilothouse.errors import ConfigError, UsageError
+from pilothouse.testing.scripted import ScriptedProvider, call
+
+SCRIPT = Path(__file__).parents[1] / "mcp_server.py"
+PLAIN = SCRIPT.with_name("mcp_plain.py")
+FAST = Reconnect(first_delay=0.01, max_delay=0.05)
+
+
+def command(folder: Path, how: str = "stdio") -> StdioServerParameters:
+    return StdioServerParameters(command=sys.executable, args=[str(SCRIPT), how, str(folder)])
+
+
+def plain(folder: Path) -> StdioServerParameters:
+    """A server that was written without the SDK, and starts at once."""
+    return StdioServerParameters(command=sys.executable, args=["-S", str(PLAIN), str(folder)])
+
+
+def done(folder: Path) -> list[str]:
+    path = folder / "done.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+def results(provider: ScriptedProvider) -> list[str]:
+    return [message.text for message in provider.requests[-1].messages if message.role == "tool"]
+
+
+async def told(mcp: MCPController, *calls: Any, **options: Any) -> list[str]:
+    """One send that makes these calls; what the model reads of them."""
+    provider = ScriptedProvider([*calls], "ok")
+    async with AgentController(provider, controllers=[mcp], **options) as agent:
+        await (await agent.send("go")).result()
+    return results(provider)
+
+
+@pytest.fixture
+async def inproc(tmp_path: Path) -> AsyncIterator[MCPController]:
+    async with MCPController(lambda: make(tmp_path), namespace="t", approval="never") as made:
+        yield made
+
+
+async def test_tools_are_offered_called_and_answered(inproc: MCPController, tmp_path: Path) -> None:
+    """MC-10 to MC-12, MC-31: every kind of content, errors, odd names, no output, bad arguments."""
+    names = [tool.spec.name for tool in inproc.get_tools()]
+    assert names == sorted(names)
+    assert "odd_name_with_spaces" in names
+    found = await told(
+        inproc,
+        call("t__add", {"a": 1, "b": 2}),
+        call("t__odd_name_with_spaces"),
+        call("t__everything"),
+        call("t__nothing"),
+        call("t__fail", {"text": "the server says why"}),
+        call("t__add", {"a": "x"}),
+        call("t__nosuch"),
+    )
+    assert found[0] == "3"
+    assert found[1] == "odd"
+    assert "a text" in found[2]
+    assert "[a link] http://127.0.0.1:9/secret" in found[2]
+    assert found[3] == "(no output)"
+    assert "the server says why" in found[4]
+    assert "b: is required" in found[5]
+    assert inproc.instructions is None
+
+
+@pytest.mark.parametrize("how", ["inproc", "stdio", "http"])
+async def test_the_same_over_every_transport(how: str, tmp_path: Path) -> None:
+    """MC-1, MC-3: lazy connection at the first send; calls, progress, parallel calls, a clean end."""
+    server: Any = {"inproc": lambda: make(tmp_path), "stdio": command(tmp_path)}.get(how)
+    process = None
+    if how == "http":
+        server, process = await http_server(tmp_path)
+    mcp = MCPController(server, namespace="t", approval="never", effects={"add": "read"})
+    assert mcp.status == "idle"
+    (tmp_path / "go").touch()
+    found = await told(
+        mcp, call("t__slow", {"word": "a"}), *[call("t__add", {"a": at, "b": 0}) for at in range(5)]
+    )
+    assert found == ["done a", "0", "1", "2", "3", "4"]
+    assert mcp.status == "closed"  # the agent closes what was not open when it came
+    if how == "stdio":
+        assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    if process is not None:
+        process.kill()
+        process.wait()
+
+
+async def http_server(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), "http", str(folder), str(port)],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+
+    def up() -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", port)) == 0
+
+    await until(up)
+    return f"http://127.0.0.1:{port}/mcp", process
+
+
+@pytest.mark.parametrize("how", ["stdio", "http"])
+async def test_a_server_killed_in_a_call_that_must_not_be_repeated_leaves_it_unknown(
+    how: str, tmp_path: Path
+) -> None:
+    """MC-32, MC-4: the ledger says unknown, nothing repeats it; the next send has a new connection and fresh tools."""
+    process = None
+    server: Any = plain(tmp_path)
+    if how == "http":
+        server, process = await http_server(tmp_path)
+    async with MCPController(server, namespace="t", approval="never", reconnect=FAST) as mcp:
+        provider = ScriptedProvider(
+            [call("t__slow_write", {"word": "once"})], "ok", [call("t__slow", {"word": "b"})], "ok"
+        )
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            reply = await agent.send("go")
+            await until(lambda: done(tmp_path) == ["began once"])
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+            await reply.wait()
+            assert "unknown" in results(provider)[0].lower() or "may have happened" in results(provider)[0]
+            assert done(tmp_path) == ["began once"]
+            if process is not None:
+                process.wait()
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        str(SCRIPT),
+                        "http",
+                        str(tmp_path),
+                        server.rsplit(":", 1)[1].split("/")[0],
+                    ],
+                    stderr=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+                port = int(server.rsplit(":", 1)[1].split("/")[0])
+                await until(lambda: listening(port))
+            (tmp_path / "go").touch()
+            await until(lambda: mcp.status == "ready")
+            await (await agent.send("again")).result()
+            assert results(provider)[-1] in ("slow b", "done b")
+            assert done(tmp_path) == ["began once", "began b"]
+    if process is not None:
+        process.kill()
+        process.wait()
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_server_killed_in_a_read_is_asked_once_more(tmp_path: Path) -> None:
+    """MC-32: after a reconnect, within what is left of the timeout."""
+    async with MCPController(
+        plain(tmp_path), namespace="t", approval="never", reconnect=FAST, effects={"slow": "idempotent"}
+    ) as mcp:
+        provider = ScriptedProvider([call("t__slow", {"word": "a"})], "ok")
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            reply = await agent.send("go")
+            await until(lambda: done(tmp_path) == ["began a"])
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+            await until(lambda: done(tmp_path) == ["began a", "began a"])
+            (tmp_path / "go").touch()
+            await reply.result()
+        assert results(provider) == ["slow a"]
+
+
+async def test_a_stop_reaches_the_server(tmp_path: Path) -> None:
+    """MC-30: cancel tells the server, whose handler is cancelled; the connection goes on."""
+    async with MCPController(plain(tmp_path), namespace="t", approval="never") as mcp:
+        provider = ScriptedProvider([call("t__slow", {"word": "a"})], [call("t__echo", {"word": "hi"})], "ok")
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            reply = await agent.send("go")
+            await until(lambda: done(tmp_path) == ["began a"])
+            reply.abort()
+            await reply.wait()
+            await until(lambda: "cancelled a" in done(tmp_path))
+            await (await agent.send("again")).result()
+            assert results(provider)[-1] == "echo hi"
+
+
+async def test_a_server_that_is_not_there_is_said_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MC-3, MC-5: missing command, refused port, silent server; optional: no tools and one warning; required: no send."""
+    for server, words in (
+        (StdioServerParameters(command="/no/such/command"), "no command"),
+        (StdioServerParameters(command=sys.executable, args=["-c", "raise SystemExit(3)"]), ""),
+        ("http://user:hunter2@127.0.0.1:9/mcp", ""),
+        (command(tmp_path, "silent"), "no answer within 1 s"),
+    ):
+        mcp = MCPController(
+            server,
+            namespace="t",
+            connect_timeout=1.0,
+            headers={"x-key": "sesame"} if isinstance(server, str) else None,
+        )
+        with pytest.raises(MCPUnavailable) as told_of:
+            await mcp.connect()
+        assert words in str(told_of.value)
+        assert "\n" not in str(told_of.value)
+        assert mcp.status == "down"
+        await mcp.aclose()
+    with caplog.at_level(logging.WARNING, "pilothouse.mcp"):
+        mcp = MCPController(StdioServerParameters(command="/no/such/command"), namespace="t")
+        provider = ScriptedProvider("one", "two")
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            await (await agent.send("go")).result()
+            await (await agent.send("go")).result()
+    assert [
+        record.message.count("not offered") for record in caplog.records if record.name == "pilothouse.mcp"
+    ] == [1]
+    assert "hunter2" not in caplog.text
+    assert "sesame" not in caplog.text
+    needed = MCPController(StdioServerParameters(command="/no/such/command"), namespace="t", required=True)
+    async with AgentController(ScriptedProvider("x"), controllers=[needed]) as agent:
+        with pytest.raises(MCPUnavailable):
+            await agent.send("go")
+        assert agent.messages == ()
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+async def test_known_tools_stay_offered_while_the_server_is_away(tmp_path: Path) -> None:
+    """MC-5: so the prompt's prefix stays; they answer that it is not reachable."""
+    gone = False
+
+    def server() -> Any:
+        return StdioServerParameters(command="/no/such/command") if gone else plain(tmp_path)
+
+    mcp = MCPController(server, namespace="t", approval="never", reconnect=FAST)
+    provider = ScriptedProvider("ok", [call("t__echo", {"word": "hi"})], "ok")
+    async with AgentController(provider, controllers=[mcp]) as agent:
+        await (await agent.send("go")).result()
+        gone = True
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        await until(lambda: mcp.status == "down")
+        await (await agent.send("go")).result()
+        assert results(provider) == ["t is not reachable"]
+        assert provider.requests[0].tools == provider.requests[1].tools
+
+
+async def test_a_server_that_keeps_dying_is_left_alone(tmp_path: Path) -> None:
+    """MC-4: five deaths, each within a minute of connecting; `connect` begins again."""
+    async with MCPController(plain(tmp_path), namespace="t", reconnect=FAST) as mcp:
+        for _ in range(5):
+            await until(lambda: mcp.status == "ready")
+            pid = int((tmp_path / "pid").read_text())
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: mcp.status != "ready")
+        await until(lambda: mcp._link._owner is not None and mcp._link._owner.done())
+        assert mcp.status == "down"
+        await mcp.connect()
+        assert mcp.status == "ready"
+
+
+async def test_closing_from_any_task_twice_and_while_connecting(tmp_path: Path) -> None:
+    """MC-2, MC-6: bounded, idempotent; no process, task or thread is left."""
+    before = {task for task in asyncio.all_tasks()}
+    mcp = MCPController(plain(tmp_path), namespace="t")
+    await mcp.connect()
+    pid = int((tmp_path / "pid").read_text())
+    began = time.monotonic()
+    await asyncio.gather(*[asyncio.create_task(mcp.aclose()) for _ in range(3)])
+    await mcp.aclose()
+    assert time.monotonic() - began < 50
+    assert not psutil.pid_exists(pid)
+    with pytest.raises(UsageError, match="closed"):
+        await mcp.connect()
+    silent = MCPController(command(tmp_path, "silent"), namespace="s", connect_timeout=60)
+    connecting = asyncio.create_task(silent.connect())
+    await until(lambda: int((tmp_path / "pid").read_text() or 0) not in (0, pid))
+    await silent.aclose()
+    with pytest.raises(MCPUnavailable, match="closed"):
+        await connecting
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    await until(lambda: asyncio.all_tasks() - before == set())
+
+
+async def test_approval_by_effect_and_by_distrust(tmp_path: Path) -> None:
+    """MC-20, MC-21: without trust or `effects` every call asks; hints are believed only where that is said."""
+
+    async def asks(**options: Any) -> dict[str, bool]:
+        async with MCPController(lambda: make(tmp_path), namespace="t", **options) as mcp:
+            return {
+                tool.name: bool(tool.approval(None)) for tool in mcp.get_tools() if callable(tool.approval)
+            }  # type: ignore[arg-type]
+
+    assert all((await asks()).values())
+    trusting = await asks(trust_annotations=True)
+    assert (trusting["add"], trusting["slow"], trusting["write"]) == (False, True, True)
+    assert not (await asks(effects={"write": "read"}))["write"]
+    assert not any((await asks(approval="never")).values())
+    assert all((await asks(approval="always", effects={"add": "read"})).values())
+    async with MCPController(lambda: make(tmp_path), namespace="t", trust_annotations=True) as mcp:
+        effects = {tool.name: tool.effect for tool in mcp.tools}
+        assert (effects["add"], effects["slow"], effects["write"]) == ("read", "idempotent", "non_idempotent")
+
+
+async def test_a_changed_tool_asks_again_and_takes_effect_at_the_next_send(tmp_path: Path) -> None:
+    """MC-10, MC-13: told to the host; it asks although its effect is read, until the changes are accepted."""
+    changes: list[Any] = []
+    reads: Any = {"later": "read", "echo": "read", "slow": "read", "slow_write": "read"}
+    (tmp_path / "go").touch()
+    async with MCPController(plain(tmp_path), namespace="t", effects=reads) as mcp:
+        mcp.on_change(changes.append)
+        provider = ScriptedProvider(
+            [call("t__echo", {"word": "change"})],
+            "ok",
+            [call("t__echo", {"word": "a"}), call("t__slow", {"word": "b"}), call("t__later", {"word": "c"})],
+            "ok",
+        )
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            await (await agent.send("go")).result()
+            assert "later" not in [tool.name for tool in mcp.get_tools()]
+            assert changes == []
+            await until(lambda: mcp._link.stale)
+            reply = await agent.send("go")
+            asked = []
+            while len(asked) < 2:
+                view = await reply.run.inspect()
+                asked = [request.data for request in view.requests if request.data]
+                await asyncio.sleep(0.01)
+            assert sorted((one["tool"], one["reason"]) for one in asked) == [
+                ("t__later", "changed"),
+                ("t__slow", "changed"),
+            ]
+            for request in view.requests:
+                await reply.run.approve(request.id)
+            await reply.result()
+            assert results(provider)[-3:] == ["echo a", "slow b", "later c"]
+        assert [(change.added, change.changed) for change in changes] == [(("later",), ("slow",))]
+        (later,) = [tool for tool in mcp.get_tools() if tool.name == "later"]
+        assert later.overrules is not None
+        assert not later.overrules()  # it was allowed once
+        mcp._unasked.add("later")
+        assert later.overrules()
+        mcp.accept_changes()
+        assert not later.overrules()
+
+
+async def test_long_lists_odd_schemas_and_filters(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """MC-10, MC-11: 1,000 tools are refused unless they are named; an unknown name is a warning that lists what exists."""
+    mcp = MCPController(lambda: make(tmp_path, wide=1000), namespace="t")
+    with pytest.raises(MCPUnavailable, match="1009 tools, 128 are allowed"):
+        await mcp.connect()
+    await mcp.aclose()
+    async with MCPController(
+        lambda: make(tmp_path, wide=1000),
+        namespace="t",
+        include=["wide_0007", "add", "nosuch"],
+        exclude=["add"],
+    ) as mcp:
+        assert [tool.name for tool in mcp.get_tools()] == ["wide_0007"]
+    assert "include names nosuch" in caplog.text
+
+
+async def test_many_calls_at_once(inproc: MCPController) -> None:
+    """Proof 21: 200 parallel calls."""
+    found = await told(inproc, *[call("t__add", {"a": at, "b": 1}) for at in range(200)])
+    assert found == [str(at + 1) for at in range(200)]
+
+
+async def test_standard_error_goes_to_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """MC-7."""
+    with caplog.at_level(logging.INFO, "pilothouse.mcp.t"):
+        async with MCPController(plain(tmp_path), namespace="t"):
+            await until(lambda: "a line on standard error" in caplog.text)
+
+
+async def test_a_servers_own_instructions_are_used_only_if_asked_for(tmp_path: Path) -> None:
+    """MC-14: marked as the server's."""
+    async with MCPController(lambda: make(tmp_path), namespace="t", use_instructions=True) as mcp:
+        assert mcp.instructions is not None
+        assert mcp.instructions.startswith("The following was written by the server")
+
+
+def test_options_that_cannot_be() -> None:
+    """Bad input at construction."""
+    for options in (
+        {"call_timeout": 0},
+        {"max_tools": 0},
+        {"effects": {"a": "harmless"}},
+        {"approval": "sometimes"},
+        {"include": "add"},
+    ):
+        with pytest.raises(ConfigError):
+            MCPController("http://127.0.0.1:9/mcp", namespace="t", **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="headers"):
+        MCPController(lambda: None, namespace="t", headers={"a": "b"})
+
+
+EVERYTHING = (
+    Path(__file__).parents[2] / "web/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+)
+
+
+async def test_a_foreign_server_is_used_and_killed_in_a_call(tmp_path: Path) -> None:
+    """Proof 21: the protocol project's own example server, on Node; a killed call is unknown, the next send works."""
+    node = shutil.which("node") or str(Path(__file__).parents[2] / ".venv-node/bin/node")
+    server = StdioServerParameters(command=node, args=[str(EVERYTHING), "stdio"])
+    async with MCPController(
+        server,
+        namespace="all",
+        approval="never",
+        reconnect=FAST,
+        include=["echo", "get-sum", "get-tiny-image", "trigger-long-running-operation"],
+    ) as mcp:
+        provider = ScriptedProvider(
+            [
+                call("all__echo", {"message": "hi"}),
+                call("all__get-sum", {"a": 2, "b": 3}),
+                call("all__get-tiny-image"),
+                call("all__echo", {}),
+            ],
+            "ok",
+            [call("all__trigger-long-running-operation", {"duration": 3600, "steps": 7200})],
+            "ok",
+            [call("all__echo", {"message": "again"})],
+            "ok",
+        )
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            await (await agent.send("go")).result()
+            texts = results(provider)
+            assert texts[0] == "Echo: hi"
+            assert "5" in texts[1]
+            picture = [message for message in provider.requests[-1].messages if message.role == "tool"][2]
+            assert picture.attachments[0].mime_type == "image/png"
+            assert "message: is required" in texts[3]
+            reply = await agent.send("wait")
+            await until(lambda: mcp._link._live)
+            (child,) = psutil.Process().children()
+            child.kill()
+            await reply.wait()
+            assert "may have happened" in results(provider)[-1] or "unknown" in results(provider)[-1]
+            await until(lambda: mcp.status == "ready")
+            await (await agent.send("again")).result()
+            assert results(provider)[-1] == "Echo: again"
