@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Final, final
 from weakref import WeakKeyDictionary
 
@@ -34,7 +34,14 @@ _LOOPBACK: Final = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
 
 class NoAnswer(Exception):
-    """No response at all: the connection could not be made, or broke before a head came."""
+    """No response at all: the connection could not be made, or broke before a head came.
+
+    `sent` is False where the request provably never left.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        self.sent = sent
+        super().__init__(message)
 
 
 class BrokenBody(Exception):
@@ -116,11 +123,17 @@ class Transport:
         self._given = client
         self._own: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = WeakKeyDictionary()
 
-    @asynccontextmanager
-    async def post(
+    def post(
         self, url: str, *, headers: Mapping[str, str], content: bytes, timeouts: Timeouts
+    ) -> AbstractAsyncContextManager[Answer]:
+        """One POST; see `request`."""
+        return self.request("POST", url, headers=headers, content=content, timeouts=timeouts)
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], content: bytes, timeouts: Timeouts
     ) -> AsyncIterator[Answer]:
-        """One POST; yields the answer once its head is in. Cancelling closes the connection at once.
+        """One request; yields the answer once its head is in. Cancelling closes the connection at once.
 
         Raises:
             NoAnswer: there is none, also because the connection took longer than `timeouts.connect` seconds.
@@ -131,12 +144,14 @@ class Transport:
         limits = httpx2.Timeout(None, connect=timeouts.connect)
         try:
             request = client.build_request(
-                "POST", url, headers=dict(headers), content=content, timeout=limits
+                method, url, headers=dict(headers), content=content, timeout=limits
             )
             response = await client.send(request, stream=True, follow_redirects=False)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, RuntimeError) as error:
             # RuntimeError: a given client was closed
-            raise NoAnswer(f"no answer from {_host(url)}: {_say(error)}") from error
+            raise NoAnswer(
+                f"no answer from {_host(url)}: {_say(error)}", sent=not _never_left(error)
+            ) from error
         answer = Answer(response)
         try:
             yield answer
@@ -179,6 +194,13 @@ def _certificates(url: str) -> ssl.SSLContext:
     if bundle and not (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")):
         return ssl.create_default_context(cafile=bundle)
     return httpx2.create_ssl_context()
+
+
+def _never_left(error: Exception) -> bool:
+    import httpx2
+
+    early = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+    return isinstance(error, (*early, httpx2.InvalidURL, ValueError, RuntimeError))
 
 
 def _host(url: str) -> str:

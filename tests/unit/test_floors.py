@@ -19,6 +19,8 @@ FLOORS = {
     "pilothouse.commands": 0,
     "pilothouse.records": 0,
     "pilothouse.projection": 0,
+    "pilothouse.agent_contracts": 0,
+    "pilothouse.agent_errors": 0,
     "pilothouse.errors": 0,
     "pilothouse.contracts": 0,
     "pilothouse.core": 1,

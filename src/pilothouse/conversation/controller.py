@@ -317,6 +317,14 @@ class AgentController:
         """Steering that the last run did not take; the next send gets it (AC-132)."""
         return tuple([item.message for item in self._sender.thread.leftover])
 
+    def withdraw_undelivered(self, message_id: str) -> bool:
+        """Takes such steering back, so that the next send does not get it; False if there is none."""
+        thread = self._sender.thread
+        kept = tuple([item for item in thread.leftover if item.message.id != message_id])
+        found = len(kept) < len(thread.leftover)
+        thread.leftover = kept
+        return found
+
     def view(self) -> ConversationView:
         """Everything that an interface draws, at one moment."""
         stage, live = self._stage, self._stage.reply

@@ -6,7 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .agent_suite.driving import AgentDriver as AgentDriver
+    from .agent_suite.suite import AgentConformance as AgentConformance
+    from .agents import FakeAgent as FakeAgent
+    from .agents import FakeBackend as FakeBackend
+    from .agents import MockAgent as MockAgent
     from .clock import StepClock as StepClock
+    from .endpoint import ScriptedEndpoint as ScriptedEndpoint
     from .facts import RunFacts as RunFacts
     from .faults import FaultyJournal as FaultyJournal
     from .journals import DurableJournalConformance as DurableJournalConformance
@@ -26,6 +32,12 @@ if TYPE_CHECKING:
     from .scripted import ScriptedProvider as ScriptedProvider
 
 _HOMES = {
+    "AgentConformance": "agent_suite.suite",
+    "AgentDriver": "agent_suite.driving",
+    "FakeAgent": "agents",
+    "FakeBackend": "agents",
+    "MockAgent": "agents",
+    "ScriptedEndpoint": "endpoint",
     "DurableJournalConformance": "journals",
     "FaultyJournal": "faults",
     "Hold": "scripted",

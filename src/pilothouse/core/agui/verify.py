@@ -9,7 +9,7 @@ The profile `legacy` adds what the 0.0.5x clients cannot take (SV-91).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
@@ -91,6 +91,17 @@ class Verifier:
         found = [f"{kind} {name}" for kind, ids in self._open.items() for name in ids]
         found += [f"step {name}" for _, name in sorted(self._steps)]
         return (*found, *[f"subagent {name}" for name, active in self._subagents.items() if active])
+
+    def closings(self) -> Iterator[Event]:
+        """The events that would end what is open, innermost kinds first: nothing of it is guessed."""
+        for kind, close in _CLOSERS.items():
+            for name, owner in self._open[kind].items():
+                yield close(name, subagent_run_id=owner or UNSET)
+        for owner, name in sorted(self._steps):
+            yield agui.StepFinished(name, subagent_run_id=owner or UNSET)
+        for name, active in self._subagents.items():
+            if active:
+                yield agui.SubagentFinished(subagent_run_id=name)
 
     def check(self, event: Event) -> None:
         """Takes the next event.
@@ -238,6 +249,15 @@ _OUT_OF_PHASE: Final = MappingProxyType(
         Phase.OPEN: "the run before it has not ended",
         Phase.FINISHED: "the run has finished",
         Phase.FAILED: "the run has failed",
+    }
+)
+
+_CLOSERS: Final[Mapping[str, Callable[..., Event]]] = MappingProxyType(
+    {
+        "tool call": agui.ToolCallEnd,
+        "reasoning message": agui.ReasoningMessageEnd,
+        "reasoning span": agui.ReasoningEnd,
+        "text message": agui.TextMessageEnd,
     }
 )
 

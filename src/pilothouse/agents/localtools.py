@@ -1,0 +1,161 @@
+"""Client tools of a local agent: calls that the run hands to whoever shows it (AG-150)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+import msgspec
+
+from ..commands import ExternalResult, Request
+from ..errors import InvalidTarget, UsageError
+from ..messages import JSON, Text, ToolSpec
+from ..projection import AgentToolCall, Err, Ok, ToolOutcome
+from .operation import Later, Operation
+from .signals import Cell, Hub
+
+if TYPE_CHECKING:
+    from ..core.display import Display
+
+TERMINATE: Final = "pilothouse/terminate"
+
+
+class Owner(Protocol):
+    """What the tools need of their agent."""
+
+    _display: Display
+
+    def answer_external(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
+        """Gives results to the waiting run."""
+        ...
+
+    def _batch(self) -> object: ...
+
+
+def as_text(value: JSON) -> str:
+    """A value as the model reads it: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def checked_catalog(specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Specs of client tools.
+
+    Raises:
+        UsageError: two of one name, or a schema that is none of an object.
+    """
+    names: set[str] = set()
+    for spec in specs:
+        if not spec.name or spec.name in names:
+            raise UsageError(f"client tool {spec.name!r} is named twice, or not at all")
+        names.add(spec.name)
+        if spec.parameters and spec.parameters.get("type", "object") != "object":
+            raise UsageError(f"client tool {spec.name!r}: its parameters are no JSON Schema of an object")
+        try:
+            msgspec.json.encode(spec.parameters)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"client tool {spec.name!r}: its parameters are no JSON: {error}") from error
+    return tuple(specs)
+
+
+@final
+class LocalTools:
+    """`client_tools` of a `LocalAgent`.
+
+    Attributes:
+        pending: calls that wait for the host.
+        catalog: what is offered to runs that begin from now on.
+    """
+
+    def __init__(self, hub: Hub, agent: Owner) -> None:
+        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(hub, (), "client_tools.pending")
+        self.catalog: tuple[ToolSpec, ...] = ()
+        self._agent = agent
+        self._open: tuple[Request, ...] = ()
+        self._staged: dict[str, ExternalResult] = {}  # request id -> its result
+
+    @property
+    def asked(self) -> tuple[Request, ...]:
+        """The requests that the run waits for."""
+        return self._open
+
+    @asked.setter
+    def asked(self, requests: tuple[Request, ...]) -> None:
+        self._open = requests
+        ids = {request.id for request in requests}
+        self._staged = {name: result for name, result in self._staged.items() if name in ids}
+        self.publish()
+
+    def publish(self) -> None:
+        """Brings `pending` up to date."""
+        names = {spec.name for spec in self.catalog}
+        calls = [
+            call
+            for request in self._open
+            if request.id not in self._staged
+            and (call := self._agent._display.call(request.call_id or "")) is not None  # noqa: SLF001
+            and call.name in names
+        ]
+        self.pending.set(tuple(calls))
+
+    def drop(self) -> None:
+        """Another thread, or another run: what was put down for the old one is forgotten."""
+        self._staged = {}
+        self.asked = ()
+
+    stopped = drop
+
+    def set_catalog(self, specs: Sequence[ToolSpec]) -> None:
+        """Replaces what is offered."""
+        self.catalog = checked_catalog(specs)
+        self.publish()
+
+    def settle(self, call_id: str, result: ToolOutcome) -> None:
+        """Puts a result down."""
+        request = next((item for item in self._open if item.call_id == call_id), None)
+        if request is None:
+            known = self._agent._display.call(call_id)  # noqa: SLF001
+            if known is None:
+                raise InvalidTarget(f"cannot settle {call_id!r}: there is no such call")
+            return  # settled before
+        if request.id in self._staged:
+            return
+        text = result.message if isinstance(result, Err) else as_text(result.value)
+        self._staged[request.id] = ExternalResult((Text(text),), is_error=isinstance(result, Err))
+        with self._agent._batch():  # type: ignore[attr-defined]  # noqa: SLF001
+            value = result.value if isinstance(result, Ok) else result.message
+            error = result.message if isinstance(result, Err) else None
+            self._agent._display.call_result(call_id, value, error=error)  # noqa: SLF001
+            self.publish()
+
+    def flush(self) -> Awaitable[None]:
+        """Gives what was put down to the run, without another model request if nothing else is open."""
+        import asyncio
+
+        late: Later[None] = Later(asyncio.get_running_loop())
+        op = self._hand_over(terminate=True)
+        if op is None:
+            late.settle(None)
+        else:
+            op.on_done(lambda: late.settle(None))
+        return late
+
+    def resolve(self, call_id: str, result: ToolOutcome) -> Operation:
+        """Puts a result down and goes on."""
+        self.settle(call_id, result)
+        op = self._hand_over(terminate=False)
+        if op is None:
+            import asyncio
+
+            op = Operation(asyncio.get_running_loop())
+            op.settle("nothing")
+        return op
+
+    def _hand_over(self, *, terminate: bool) -> Operation | None:
+        staged, self._staged = self._staged, {}
+        if not staged:
+            return None
+        self._open = tuple([item for item in self._open if item.id not in staged])
+        return self._agent.answer_external(staged, terminate=terminate)
+
+
+__all__ = ["TERMINATE", "LocalTools", "as_text", "checked_catalog"]

@@ -1,0 +1,222 @@
+"""The life of one AG-UI request: connections, reconnections, and how its stream ended.
+
+A graceful close and a broken connection are the same thing here. Only a terminal event ends a run; whatever else ends
+the bytes leaves the question what the server did, and `Exchange` says what is known for the answer: whether anything
+left this process, whether any event came, whether frames carried ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from ..contracts import Clock
+from ..core.agui.reading import Arrived, OnViolation, Reader
+from ..core.agui.verify import Phase
+from ..messages import Value
+from ..responses import Timeouts
+from ..transport import BrokenBody, NoAnswer
+from .wire import TIMEOUTS, Stream, Wire, refusal
+
+logger = logging.getLogger("pilothouse.remote")
+
+LINGER_S: Final = 2.0
+"""How long a stream may stay open behind its terminal event: a late RUN_ERROR still counts."""
+
+
+class Reconnect(Value):
+    """How a stream that carries ids is taken up again; the delay doubles. `attempts` None: no end."""
+
+    attempts: int | None = 5
+    first_delay: float = 0.2
+    max_delay: float = 5.0
+
+
+class AgentLimits(Value):
+    """What an agent takes in: bytes of a frame and of a message, messages, buffered events."""
+
+    frame: int = 10 * 1024 * 1024
+    message: int = 4 * 1024 * 1024
+    messages: int = 10_000
+    events: int = 1_000
+
+
+class Silence(TimeoutError):
+    """Nothing came for too long."""
+
+
+class Exchange:
+    """One request and its stream.
+
+    Attributes:
+        left: it left this process, or may have.
+        ours: a Pilothouse server answers.
+        cut: why the stream ended without a terminal event, as far as there is a reason.
+        reconnecting: the stream is being taken up again.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        url: str,
+        body: bytes,
+        headers: Callable[[], Awaitable[dict[str, str]]],
+        *,
+        method: str = "POST",
+        clock: Clock,
+        reconnect: Reconnect,
+        limits: AgentLimits,
+        on_violation: OnViolation = "fail",
+        send_timeout: float | None = 60.0,
+        idle_timeout: float | None = None,
+    ) -> None:
+        self.left = False
+        self.ours = False
+        self.cut: BaseException | None = None
+        self.reader = Reader(on_violation=on_violation, max_frame_bytes=limits.frame)
+        self._wire = wire
+        self._url = url
+        self._method = method
+        self._body = body
+        self._headers = headers
+        self._clock = clock
+        self._reconnect = reconnect
+        self._send_timeout = send_timeout
+        self._idle_timeout = idle_timeout
+        self._timeouts = Timeouts(connect=min(send_timeout or TIMEOUTS.connect, TIMEOUTS.connect))
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run's end was told."""
+        return self.reader.phase in (Phase.FINISHED, Phase.FAILED)
+
+    async def events(self) -> AsyncGenerator[list[Arrived], None]:
+        """What arrives together, in order, over all connections. Leaving it closes the connection.
+
+        Raises:
+            AgentError: the server refused the request.
+            NoAnswer: it provably never left.
+            ProtocolFault: what came is no AG-UI.
+        """
+        tries = 0
+        while True:
+            before = self.reader.last_id
+            try:
+                async with aclosing(self._connection()) as batches:
+                    async for batch in batches:
+                        yield batch
+                self.cut = None
+            except (NoAnswer, BrokenBody, Silence) as error:
+                if not self.left:
+                    raise
+                self.cut = error
+            if self.terminal or not self.reader.last_id:
+                return
+            tries = 0 if self.reader.last_id != before else tries + 1
+            attempts = self._reconnect.attempts
+            if attempts is not None and tries >= attempts:
+                return
+            await self._clock.sleep(self._delay(tries))
+            self.reader.reconnect()
+
+    def _delay(self, tries: int) -> float:
+        told = (self.reader.retry_ms or 0) / 1000
+        doubled = self._reconnect.first_delay * 2 ** min(tries, 20)
+        return float(min(max(told, doubled), self._reconnect.max_delay))
+
+    async def _connection(self) -> AsyncGenerator[list[Arrived], None]:
+        headers = {
+            **await self._headers(),
+            "accept": "text/event-stream",
+            **({"content-type": "application/json"} if self._body else {}),
+        }
+        if self.reader.last_id:
+            headers["last-event-id"] = self.reader.last_id
+        again = self.left
+        opening = self._wire.request(
+            self._method, self._url, headers=headers, content=self._body, timeouts=self._timeouts
+        )
+        try:
+            async with asyncio.timeout(self._send_timeout):
+                answer = await opening.__aenter__()
+        except TimeoutError as error:
+            self.left = True
+            raise Silence(f"no answer within {self._send_timeout} s") from error
+        except NoAnswer as error:
+            self.left = self.left or error.sent
+            raise
+        self.left = True
+        try:
+            async with aclosing(self._body_of(answer, again=again)) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            await opening.__aexit__(None, None, None)
+
+    async def _body_of(self, answer: Stream, *, again: bool) -> AsyncGenerator[list[Arrived], None]:
+        if answer.status >= 400:
+            if again and answer.status in (404, 409, 410):
+                return  # nothing to take up there: how the run ended stays open
+            error = await refusal(answer)
+            if again and error.retryable:
+                raise BrokenBody(str(error)) from error
+            raise error
+        self.ours = self.ours or "pilothouse-run-id" in answer.headers
+        if "text/event-stream" not in answer.headers.get("content-type", ""):
+            return  # a silent end
+        while chunk := await self._read(answer):
+            for batch in _batches(self.reader.feed(chunk)):
+                yield batch
+        for batch in _batches(self.reader.finish()):
+            yield batch
+
+    async def _read(self, answer: Stream) -> bytes:
+        limit = LINGER_S if self.terminal else self._idle_timeout
+        try:
+            async with asyncio.timeout(limit):
+                return await answer.read()
+        except TimeoutError as error:
+            if self.terminal:
+                return b""
+            raise Silence(f"nothing came for {limit} s") from error
+
+
+def _batches(events: Any) -> list[list[Arrived]]:
+    """The events up to a fault are told before it is raised."""
+    found: list[Arrived] = []
+    out = [found]
+    iterator = iter(events)
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return out if found else []
+        except Exception as error:
+            if not found:
+                raise
+            return [*out, _Failing(error)]
+
+
+class _Failing(list[Arrived]):
+    """Raises when it is looked at: what stood before it has been told by then."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def __iter__(self) -> Any:
+        raise self._error
+
+
+def merged(*found: Mapping[str, str]) -> dict[str, str]:
+    """Headers, later ones winning, by lower-case names."""
+    out: dict[str, str] = {}
+    for headers in found:
+        out |= {name.lower(): value for name, value in headers.items()}
+    return out
+
+
+__all__ = ["AgentLimits", "Exchange", "Reconnect", "Silence", "merged"]

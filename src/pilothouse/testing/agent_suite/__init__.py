@@ -1,0 +1,1 @@
+"""The `Agent` contract as tests; `pilothouse.testing.AgentConformance` is what to subclass."""

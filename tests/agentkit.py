@@ -1,0 +1,399 @@
+"""Backends for the conformance suite of agents: our conversation, scripted endpoints, our server, a bare agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+from pilothouse.agents.local import LocalAgent
+from pilothouse.agents.operation import Operation
+from pilothouse.agents.surface import Attempt, Surface
+from pilothouse.clock import SystemClock
+from pilothouse.conversation.controller import AgentController
+from pilothouse.core.display import Display
+from pilothouse.errors import AgentBusy, RunConflict, UsageError
+from pilothouse.journal.memory import MemoryJournal
+from pilothouse.loop.config import LoopConfig, RetryPolicy
+from pilothouse.loop.tools import tool
+from pilothouse.messages import Usage
+from pilothouse.remote import AGUIAgent, RunControlClient
+from pilothouse.remote.function import FunctionWire
+from pilothouse.server.app import Server
+from pilothouse.server.run import serve_forever
+from pilothouse.testing import AgentDriver, FakeBackend, ScriptedEndpoint, ScriptedProvider
+from pilothouse.testing import endpoint as wire
+from pilothouse.testing.agent_suite.driving import Ask, Fail, HandOver, Lose, Say, Think, Use
+from pilothouse.testing.scripted import Cut, Hold, call, failure, thought
+
+ONE_ATTEMPT = LoopConfig(retry=RetryPolicy(attempts=1), max_empty_retries=0)
+
+
+class ProviderPlans:
+    """Plans as scripts of a provider: each call of a tool ends one response."""
+
+    def __init__(self) -> None:
+        self.provider = ScriptedProvider()
+        self.results: dict[str, str] = {}
+        self._calls = 0
+
+    def plan(self, *steps: Any) -> None:
+        script: list[Any] = []
+        for step in steps:
+            match step:
+                case Say(pieces=pieces):
+                    script += pieces
+                case Think(pieces=pieces):
+                    script += [thought(piece) for piece in pieces]
+                case Use(name=name, args=args, result=result):
+                    self.results[name] = result
+                    script = self._close(script, name, dict(args))
+                case HandOver(name=name, args=args):
+                    script = self._close(script, name, dict(args))
+                case Ask():
+                    script = self._close(script, "risky", {})
+                case Fail(message=message):
+                    script.append(failure("server_error", message))
+                case Lose():
+                    script.append(Cut())
+                case _:
+                    script.append(step)
+        if script:
+            self.provider.add([*script, Usage(3, output=2, total=5)] if _whole(script) else script)
+
+    def _close(self, script: list[Any], name: str, args: dict[str, Any]) -> list[Any]:
+        self._calls += 1
+        self.provider.add([*script, call(name, args, call_id=f"c{self._calls}"), Usage(3, output=2, total=5)])
+        return []
+
+    def tools(self) -> list[Any]:
+        @tool
+        def look(at: str) -> str:
+            """Looks.
+
+            Args:
+                at: where to.
+            """
+            return self.results["look"]
+
+        @tool(approval=True)
+        def risky() -> str:
+            """Does something."""
+            return "done"
+
+        return [look, risky]
+
+
+def _whole(script: list[Any]) -> bool:
+    return not any(isinstance(step, Cut) or hasattr(step, "error") for step in script)
+
+
+class LocalDriver(AgentDriver):
+    capabilities = frozenset(
+        {"tools", "reasoning", "usage", "interrupts", "client_tools", "queue", "history", "lose", "check"}
+    )
+
+    def __init__(self, journal: Any = None) -> None:
+        self.plans = ProviderPlans()
+        self.plan = self.plans.plan
+        self.journal = journal or MemoryJournal()
+        self.made: list[Any] = []
+
+    async def make(self) -> LocalAgent:
+        controller = AgentController(
+            self.plans.provider, tools=self.plans.tools(), config=ONE_ATTEMPT, journal=self.journal
+        )
+        return await self._open(controller)
+
+    async def _open(self, controller: AgentController) -> LocalAgent:
+        agent = LocalAgent(controller)
+        self.made += [agent, controller]
+        return await agent.open()
+
+    async def another(self) -> LocalAgent:
+        controller = self.made[-1]
+        return await self._open(controller.sibling(controller.thread_id))
+
+    async def aclose(self) -> None:
+        for item in self.made:
+            await item.aclose()
+
+
+class WirePlans:
+    """Plans as AG-UI events."""
+
+    def __init__(self, add: Any) -> None:
+        self._add = add
+        self._number = 0
+
+    def plan(self, *steps: Any) -> None:
+        number = self._number = self._number + 1
+        events: list[Any] = [wire.started()]
+        message, part, opened = f"m{number}", 0, False
+        end: Any = wire.finished({"type": "success"}, usage=[{"inputTokens": 3, "totalTokens": 5}])
+
+        def close() -> None:
+            nonlocal opened
+            if opened:
+                events.append({"type": "TEXT_MESSAGE_END", "messageId": message})
+            opened = False
+
+        for step in steps:
+            match step:
+                case Say(pieces=pieces):
+                    if not opened:
+                        events.append(
+                            {"type": "TEXT_MESSAGE_START", "messageId": message, "role": "assistant"}
+                        )
+                        opened = True
+                    events += [
+                        {"type": "TEXT_MESSAGE_CONTENT", "messageId": message, "delta": piece}
+                        for piece in pieces
+                    ]
+                case Think(pieces=pieces):
+                    close()
+                    events += wire.reasoning(f"r{number}.{part}", *pieces)
+                case Use(name=name, args=args, result=result):
+                    close()
+                    call_id = f"c{number}.{part}"
+                    events += wire.tool_call(call_id, name, _json(args), parent=message)
+                    events.append(wire.result(call_id, result))
+                    part += 1
+                    message = f"m{number}.{part}"
+                case HandOver(name=name, args=args):
+                    close()
+                    events += wire.tool_call(f"c{number}.{part}", name, _json(args), parent=message)
+                case Ask():
+                    asked = {"id": f"i{number}", "reason": "confirmation", "message": "ok?"}
+                    end = wire.finished({"type": "interrupt", "interrupts": [asked]})
+                case Fail(message=said):
+                    close()
+                    end = wire.failed(said, "server_error")
+                case Lose():
+                    end = wire.Cut()
+                    break
+                case _:
+                    events.append(step)
+        if not isinstance(end, wire.Cut):
+            close()
+        self._add([*events, end])
+
+
+def _json(args: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(dict(args)).decode()
+
+
+_WIRE = frozenset({"tools", "reasoning", "usage", "interrupts", "client_tools", "queue", "lose"})
+
+
+class FakeDriver(AgentDriver):
+    capabilities = _WIRE
+
+    def __init__(self) -> None:
+        self.backend = FakeBackend()
+        self.plan = WirePlans(self.backend.then).plan
+        self.made: list[AGUIAgent] = []
+
+    async def make(self) -> AGUIAgent:
+        agent = AGUIAgent("fake://agent", transport=FunctionWire(self.backend.run))
+        self.made.append(agent)
+        return await agent.open()
+
+    async def aclose(self) -> None:
+        for agent in self.made:
+            await agent.aclose()
+
+
+class EndpointDriver(AgentDriver):
+    capabilities = _WIRE
+
+    def __init__(self) -> None:
+        self.endpoint = ScriptedEndpoint()
+        self.plan = WirePlans(self.endpoint.then).plan
+        self.made: list[AGUIAgent] = []
+
+    async def make(self) -> AGUIAgent:
+        await self.endpoint.__aenter__()
+        agent = AGUIAgent(self.endpoint.url)
+        self.made.append(agent)
+        return await agent.open()
+
+    async def aclose(self) -> None:
+        for agent in self.made:
+            await agent.aclose()
+        if self.made:
+            await self.endpoint.__aexit__()
+
+
+class ServerDriver(AgentDriver):
+    """`AGUIAgent` against our server, on a real port."""
+
+    capabilities = frozenset(
+        {"tools", "reasoning", "usage", "interrupts", "client_tools", "queue", "history", "check"}
+    )
+
+    def __init__(self) -> None:
+        self.plans = ProviderPlans()
+        self.plan = self.plans.plan
+        self.made: list[Any] = []
+        self.serving: asyncio.Task[Any] | None = None
+
+    async def make(self) -> AGUIAgent:
+        template = AgentController(self.plans.provider, tools=self.plans.tools(), config=ONE_ATTEMPT)
+        ready = asyncio.get_running_loop().create_future()
+        self.serving = asyncio.create_task(
+            serve_forever(Server({"default": template}), "127.0.0.1", 0, ready=ready.set_result)
+        )
+        await asyncio.wait({self.serving, ready}, return_when=asyncio.FIRST_COMPLETED)
+        self.url = ready.result().rstrip("/")
+        return await self._agent(None)
+
+    async def _agent(self, thread_id: str | None) -> AGUIAgent:
+        control = RunControlClient(self.url)
+        agent = AGUIAgent(f"{self.url}/agui/default", control=control, thread_id=thread_id)
+        self.made += [agent, control]
+        return await agent.open()
+
+    async def another(self) -> AGUIAgent:
+        return await self._agent(self.made[0].thread_id)
+
+    async def aclose(self) -> None:
+        for item in self.made:
+            await item.aclose()
+        if self.serving is not None:
+            if not self.serving.done():
+                os.kill(os.getpid(), signal.SIGTERM)
+            await self.serving
+
+
+class Minimal(Surface):
+    """The least that is an agent: written by hand over a list of planned texts."""
+
+    interrupt = is_input_blocked = subagents = client_tools = usage = check_status = None  # type: ignore[assignment]
+
+    def __init__(self, plans: list[Any]) -> None:
+        clock = SystemClock()
+        super().__init__("minimal", clock, Display(clock.monotonic))
+        self._plans = plans
+        self._keys: dict[str, Any] = {}
+        self._again = False
+
+    def _publish(self) -> None:
+        self.messages.set(self._display.messages)
+
+    def submit(self, message=None, *, state=None, cancel=None, key=None, when_busy="raise",
+               stop_on_cancel=False, **_: Any) -> Operation:  # fmt: skip
+        loop = self._enter("submit")
+        if message is not None and not message:
+            raise UsageError("an empty message")
+        if state is not None and not hasattr(state, "keys"):
+            raise TypeError("state must be a mapping")
+        if when_busy not in ("raise", "drop"):
+            raise UsageError(f"when_busy {when_busy!r} is not known")
+        if key in self._keys:
+            if self._keys[key][0] != message:
+                raise RunConflict(key)
+            return self._keys[key][1]
+        if self._attempt is not None:
+            if when_busy == "drop":
+                return self._nothing()
+            raise AgentBusy("submit", "running")
+        if cancel is not None and cancel.is_set():
+            op = Operation(loop)
+            op.settle("aborted")
+            return op
+        op = self._start(message)
+        if key is not None:
+            self._keys[key] = (message, op)
+        if cancel is not None:
+            cancel.on_set(lambda: loop.call_soon_threadsafe(self.stop))
+        if stop_on_cancel:
+            op.stop_on_cancel(self.stop)
+        return op
+
+    def _start(self, message: str | None, cut: int | None = None) -> Operation:
+        loop = asyncio.get_running_loop()
+        number = str(self._generations)
+        attempt = Attempt(f"run{number}", Operation(loop, f"run{number}"), self._generation("run"))
+        with self._batch():
+            if cut is not None:
+                self._display.cut(cut)
+            if message is not None:
+                self._display.add_user(f"u{number}", message)
+            self._admit(attempt)
+        attempt.task = self._spawn(self._run(attempt, f"a{number}"), "run")
+        return attempt.op
+
+    async def _run(self, attempt: Attempt, name: str) -> None:
+        from pilothouse.agent_errors import AgentError
+
+        for step in self._plans.pop(0):
+            if isinstance(step, Hold):
+                await step.wait()
+            elif isinstance(step, Say):
+                with self._batch():
+                    self._display.open(name)
+                    for piece in step.pieces:
+                        self._display.text(name, piece)
+            elif isinstance(step, Fail):
+                error = AgentError(step.message, "server", retryable=True)
+                self._again = True
+                self._end(attempt, "error", error=error)
+                self._settle(attempt, "error")
+                return
+        self._again = False
+        self._end(attempt, "success")
+        self._settle(attempt, "success")
+
+    def stop(self, *, grace=None):
+        self._enter("stop")
+        attempt = self._attempt
+        if attempt is None:
+            return self._later("nothing")
+        attempt.task.cancel()
+        self._again = True
+        self._end(attempt, "aborted")
+        self._settle(attempt, "aborted")
+        return self._later("stopped")
+
+    def _users(self) -> int:
+        return max(n for n, item in enumerate(self._display.messages, 1) if item.role == "user")
+
+    def retry(self) -> Operation:
+        self._enter("retry")
+        if self._attempt is not None or not self._again:
+            return self._nothing()
+        return self._start(None, cut=self._users())
+
+    def regenerate(self, target) -> Operation:
+        from pilothouse.agents.local import target_of
+
+        self._enter("regenerate")
+        if self._attempt is not None:
+            raise AgentBusy("regenerate", "running")
+        _, user = target_of(self.messages.get(), target)
+        return self._start(None, cut=user + 1)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await self._end_tasks()
+
+
+class MinimalDriver(AgentDriver):
+    def __init__(self) -> None:
+        self.plans: list[Any] = []
+        self.made: list[Minimal] = []
+
+    def plan(self, *steps: Any) -> None:
+        self.plans.append(steps)
+
+    async def make(self) -> Minimal:
+        self.made.append(Minimal(self.plans))
+        return self.made[-1]
+
+    async def aclose(self) -> None:
+        for agent in self.made:
+            await agent.aclose()
