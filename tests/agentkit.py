@@ -369,7 +369,7 @@ class Minimal(Surface):
         return self._start(None, cut=self._users())
 
     def regenerate(self, target) -> Operation:
-        from pilothouse.agents.local import target_of
+        from pilothouse.agents.given import target_of
 
         self._enter("regenerate")
         if self._attempt is not None:

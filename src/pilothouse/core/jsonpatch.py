@@ -24,13 +24,22 @@ def apply_patch(document: JSON, operations: Sequence[Mapping[str, JSON]]) -> JSO
         PatchError: one of them is malformed or does not apply.
     """
     patch = _Patch(document)
-    for operation in operations:
-        name = operation.get("op")
-        rule = _RULES.get(name) if isinstance(name, str) else None
-        if rule is None:
-            raise PatchError(f"{operation!r} is no operation of RFC 6902")
-        rule(patch, operation)
+    for place, operation in enumerate(operations):
+        try:
+            _apply_one(patch, operation)
+        except PatchError as error:
+            raise PatchError(f"operation {place}: {error}") from None
     return patch.document
+
+
+def _apply_one(patch: _Patch, operation: Any) -> None:
+    if not isinstance(operation, Mapping):
+        raise PatchError("it is no object")
+    name = operation.get("op")
+    rule = _RULES.get(name) if isinstance(name, str) else None
+    if rule is None:
+        raise PatchError(f"{name!r} is no operation")
+    rule(patch, operation)
 
 
 def equal(a: JSON, b: JSON) -> bool:

@@ -25,7 +25,7 @@ from ..agent_errors import (
     UnsupportedOption,
     UnsupportedPart,
 )
-from ..agents.local import POLICIES, WENT_ON, checked_parts, target_of
+from ..agents.given import WENT_ON, check_policy, checked_parts, target_of
 from ..agents.operation import Later, Operation
 from ..agents.subagents import Subagents
 from ..agents.surface import Attempt, Surface
@@ -279,8 +279,7 @@ class AGUIAgent(Surface):
         self._enter("submit")
         parts = self._sendable(checked_parts(message))
         patch = checked_state(state)
-        if when_busy not in POLICIES:
-            raise UsageError(f"when_busy must be one of {', '.join(POLICIES)}, got {when_busy!r}")
+        check_policy(when_busy)
         content = (parts, patch, None if resume is UNSET else repr(resume))
         if key is not None and (known := self._keys.get(key)) is not None:
             if known[0] != content:

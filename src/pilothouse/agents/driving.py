@@ -1,0 +1,128 @@
+"""A send of a local agent: shown at once, committed by the conversation, taken back if it is refused (AG-184)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from ..contracts import CancelToken
+from ..conversation.reply import Reply
+from ..errors import ReplyCancelled
+from ..messages import InputPart
+from .answering import Answering
+from .operation import Operation
+from .surface import Attempt
+from .telling import content_of
+
+Send: TypeAlias = Callable[[str], Awaitable[Reply]]
+"""Hands a send with this id to the conversation."""
+
+logger = logging.getLogger("pilothouse.agents")
+
+
+class Driving(Answering):
+    """The layer that sends."""
+
+    def _cancel(self, op: Operation, reason: str) -> None:
+        """A stop for one run alone."""
+        raise NotImplementedError  # the layer above
+
+    def _begin(
+        self,
+        run_id: str,
+        send: Send,
+        parts: tuple[InputPart, ...] | None,
+        message_id: str,
+        *,
+        policy: str = "raise",
+        cancel: CancelToken | None = None,
+        anew: bool = False,
+        cut: int | None = None,
+    ) -> Operation:
+        """Admits an action: everything that a reader sees of it happens here, before anything is sent (AG-184)."""
+        loop = asyncio.get_running_loop()
+        attempt = Attempt(run_id, Operation(loop, run_id), self._generation(run_id), message_id)
+        waits = policy == "queue"
+        with self._batch():
+            if not waits:
+                self._leave_run(policy)
+                if cut is not None:
+                    self._display.cut(cut)
+                self._admit(attempt, continues=parts is None and not anew)
+            if parts is not None:
+                self._display.add_user(message_id, content_of(parts), sent=not waits, waits=waits)
+        task = self._spawn(self._drive(attempt, send, anew=anew, waits=waits), f"run-{run_id[:8]}")
+        attempt.task = task
+        if waits:
+            self._queued[attempt] = task
+        if cancel is not None:
+            attempt.leave = cancel.on_set(
+                lambda: loop.call_soon_threadsafe(self._cancel, attempt.op, "cancelled")
+            )
+        return attempt.op
+
+    async def _drive(self, attempt: Attempt, send: Send, *, anew: bool, waits: bool) -> None:
+        run_id = attempt.run_id
+        committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.client_tools.asked and not anew:
+            await self._went_on()
+        self._commits[run_id] = committed
+        sending: asyncio.Future[Reply] = asyncio.ensure_future(send(run_id))
+        try:
+            waiting: set[asyncio.Future[Any]] = {sending, committed}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not committed.done() or sending.done():
+                await (await sending).wait_committed()
+        except asyncio.CancelledError:
+            sending.cancel()
+            if self._closed:
+                raise
+            self._take_back(attempt, None)
+            return
+        except ReplyCancelled:
+            self._take_back(attempt, None)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever the controller refuses with goes to whoever awaits
+            self._take_back(attempt, error)
+            return
+        finally:
+            self._commits.pop(run_id, None)
+            self._queued.pop(attempt, None)
+            sending.add_done_callback(_seen)
+        if waits:
+            with self._batch():
+                self._display.release(attempt.message_id)
+                if attempt.live:
+                    self._admit(attempt)
+        await self._follow_run(run_id, attempt, anew=anew)
+
+    def _take_back(self, attempt: Attempt, error: BaseException | None) -> None:
+        """No run came of it: what was shown at once is taken away (AG-15, AG-184)."""
+        self._queued.pop(attempt, None)
+        with self._batch():
+            if attempt.message_id:
+                self._display.remove(attempt.message_id)
+            if attempt is self._attempt:
+                self._display.end("aborted")
+                self._attempt = None
+                self.status.set("idle")
+                self.is_loading.set(False)
+        if not self._closed:
+            self._spawn(self._load(), "reload")
+        if error is None:
+            self._settle(attempt, "aborted")
+        else:
+            if attempt.leave is not None:
+                attempt.leave()
+            attempt.op.refuse(error)
+
+
+def _seen(task: asyncio.Future[Any]) -> None:
+    """Its exception was looked at, or does not matter."""
+    if not task.cancelled():
+        task.exception()
+
+
+__all__ = ["Driving", "Send"]
