@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from ..contracts import CancelToken
 from ..conversation.reply import Reply
 from ..errors import ReplyCancelled
-from ..messages import InputPart
+from ..messages import JSON, InputPart
+from ..projection import EMPTY
 from .answering import Answering
 from .operation import Operation
 from .surface import Attempt
@@ -40,6 +41,7 @@ class Driving(Answering):
         cancel: CancelToken | None = None,
         anew: bool = False,
         cut: int | None = None,
+        patch: Mapping[str, JSON] | None = None,
     ) -> Operation:
         """Admits an action: everything that a reader sees of it happens here, before anything is sent (AG-184)."""
         loop = asyncio.get_running_loop()
@@ -47,6 +49,7 @@ class Driving(Answering):
         waits = policy == "queue"
         with self._batch():
             if not waits:
+                self._patch = patch or EMPTY
                 self._leave_run(policy)
                 if cut is not None:
                     self._display.cut(cut)
@@ -91,6 +94,7 @@ class Driving(Answering):
             self._commits.pop(run_id, None)
             self._queued.pop(attempt, None)
             sending.add_done_callback(_seen)
+        self._patch = EMPTY  # a fact of the run from here on
         if waits:
             with self._batch():
                 self._display.release(attempt.message_id)
@@ -102,6 +106,7 @@ class Driving(Answering):
         """No run came of it: what was shown at once is taken away (AG-15, AG-184)."""
         self._queued.pop(attempt, None)
         with self._batch():
+            self._patch = EMPTY
             if attempt.message_id:
                 self._display.remove(attempt.message_id)
             if attempt is self._attempt:

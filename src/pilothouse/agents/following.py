@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..agent_errors import AgentError
@@ -17,8 +18,8 @@ from ..core.display import Display
 from ..core.interrupts import Step
 from ..core.run import Phase
 from ..events import Failed, InputReturned, Outcome, RequestResolved
-from ..messages import InputPart
-from ..projection import AgentOutcome
+from ..messages import JSON, InputPart
+from ..projection import EMPTY, AgentOutcome
 from ..records import Record
 from .answers import interrupt_of
 from .localtools import LocalTools
@@ -65,7 +66,18 @@ class Following(Surface):
         self._queued: dict[Attempt, asyncio.Task[Any]] = {}
         self._commits: dict[str, asyncio.Future[None]] = {}
         self._captured = False
+        self._shared: Mapping[str, JSON] = controller.shared_state
+        self._shown_state: Mapping[str, JSON] | None = None
+        self._patch: Mapping[str, JSON] = EMPTY  # of the state: shown before it is a fact
         self.client_tools = LocalTools(self._hub, self)
+
+    def _publish_more(self) -> None:
+        if self._patch:
+            self._shown_state = None
+            self.state.set(MappingProxyType({**self._shared, **self._patch}))
+        elif self._shared is not self._shown_state:
+            self._shown_state = self._shared
+            self.state.set(MappingProxyType(dict(self._shared)) if self._shared else EMPTY)
 
     def answer_external(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
         """Gives results of client tools to the run that waits for them."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from ..errors import InvalidTarget, UsageError
-from ..messages import MEDIA, InputPart, Text
+from ..messages import JSON, MEDIA, InputPart, Text
 
 POLICIES: Final = ("raise", "queue", "drop", "supersede", "steer", "rollback")
 """What `when_busy` may be."""
@@ -65,4 +67,25 @@ def check_policy(when_busy: object) -> None:
         raise UsageError(f"when_busy must be one of {', '.join(POLICIES)}, got {when_busy!r}")
 
 
-__all__ = ["POLICIES", "WENT_ON", "check_policy", "checked_parts", "target_of"]
+def checked_state(state: object) -> Mapping[str, JSON] | None:
+    """A patch of the state, copied.
+
+    Raises:
+        TypeError: no mapping. UsageError: no JSON, naming the place.
+    """
+    if state is None:
+        return None
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state must be a mapping, got {type(state).__name__}")
+    for name, value in state.items():
+        if not isinstance(name, str):
+            raise UsageError(f"state[{name!r}]: keys must be texts")
+        try:
+            msgspec.json.encode(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"state[{name!r}] is no JSON: {error}") from error
+    copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(dict(state)))
+    return copied
+
+
+__all__ = ["POLICIES", "WENT_ON", "check_policy", "checked_parts", "checked_state", "target_of"]

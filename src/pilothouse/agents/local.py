@@ -30,7 +30,7 @@ from ..projection import WhenBusy
 from ..records import Parent
 from ..runs.controller import random_id
 from .checking import Checking
-from .given import check_policy, checked_parts, target_of
+from .given import check_policy, checked_parts, checked_state, target_of
 from .operation import Operation
 from .telling import told_history, told_message
 
@@ -74,7 +74,7 @@ class LocalAgent(Checking):
         self._watch_interval = watch_interval
         self._thread_id = controller.thread_id
         self._keys: dict[str, tuple[object, Operation]] = {}
-        self._leave = controller.subscribe(self)
+        self._leave = (controller.subscribe(self), controller.watch_shared_state(self._state_changed))
         self._show_conversation()
 
     # Opening and closing
@@ -101,7 +101,8 @@ class LocalAgent(Checking):
         if self._closed:
             return
         self._closed = True
-        self._leave()
+        for leave in self._leave:
+            leave()
         attempt = self._attempt
         if self._cancel_on_close and self._follow is not None and not self._follow.over.is_set():
             self._controller.abort()
@@ -119,6 +120,11 @@ class LocalAgent(Checking):
     def on_messages_change(self, _: object) -> None:
         """A message was added, or the conversation was replaced."""
         self._look()
+
+    def _state_changed(self, value: Mapping[str, JSON]) -> None:
+        if not self._closed:
+            with self._batch():
+                self._shared = value
 
     def on_state_change(self, _: object) -> None:
         """A send began or ended."""
@@ -229,22 +235,21 @@ class LocalAgent(Checking):
         """See `Agent.submit`. A refusal that the conversation finds before its commit is raised by awaiting."""
         self._enter("submit")
         parts = checked_parts(message)
-        if state is not None and not isinstance(state, Mapping):
-            raise TypeError(f"state must be a mapping, got {type(state).__name__}")
+        patch = checked_state(state)
         check_policy(when_busy)
-        if state is not None:
-            raise UnsupportedOption("state", self.name, "the conversation has no shared state")
-        content = (parts, None if resume is UNSET else repr(resume))
+        content = (parts, patch, None if resume is UNSET else repr(resume))
         if key is not None and (known := self._keys.get(key)) is not None:
             if known[0] != content:
                 raise RunConflict(key)
             return known[1]
         if resume is not UNSET:
-            if parts is not None:
-                raise UnsupportedOption("a message beside resume", self.name, "answer first, then send")
+            if parts is not None or patch:
+                raise UnsupportedOption(
+                    "a message or state beside resume", self.name, "answer first, then send"
+                )
             op = self._resume(resume, interrupt_generation, cancel)
         else:
-            op = self._send(parts, key or random_id(), when_busy, cancel)
+            op = self._send(parts, patch, key or random_id(), when_busy, cancel)
         if stop_on_cancel:
             op.stop_on_cancel(lambda: self._cancel(op, "cancelled"))
         if key is not None:
@@ -256,6 +261,7 @@ class LocalAgent(Checking):
     def _send(
         self,
         parts: tuple[InputPart, ...] | None,
+        patch: Mapping[str, JSON] | None,
         run_id: str,
         when_busy: WhenBusy,
         cancel: CancelToken | None,
@@ -275,40 +281,41 @@ class LocalAgent(Checking):
             return op
         message_id = random_id() if parts is not None else ""
         if busy is not None and when_busy == "steer":
-            if parts is None:
+            if parts is None or patch:
                 raise AgentBusy("continue", f"run {busy.run_id} is running")
             return self._steer(parts, message_id, run_id)
         policy = "queue" if busy is not None and when_busy == "queue" else "raise"
         if busy is not None or self._book.phase != "none":
             policy = policy if policy == "queue" else "supersede"
         self._captured = parts is not None
-        parent = self._rolled_back() if when_busy == "rollback" and busy is not None else None
+        rolled = busy.run_id if when_busy == "rollback" and busy is not None else None
 
         async def send(name: str) -> Reply:
             extras = RunExtras(
                 message_id=message_id or None,
                 client_tools=self.client_tools.catalog,
-                parent=None if parent is None else await parent,
+                parent=None if rolled is None else await self._before(rolled),
+                state=patch,
             )
             return await self._controller.send(parts, id=name, extras=extras, when_busy=policy)  # type: ignore[arg-type]
 
-        return self._begin(run_id, send, parts, message_id, policy=policy, cancel=cancel)
+        return self._begin(
+            run_id,
+            send,
+            parts,
+            message_id,
+            policy=policy,
+            cancel=cancel,
+            anew=rolled is not None,
+            patch=patch,
+        )
 
-    async def _rolled_back(self) -> Parent:
-        """Where the run hangs that is rolled back: the new one takes its place."""
-        assert self._follow is not None
-        spec = await self._controller.runs.registered(self._follow.run_id)
+    async def _before(self, run_id: str) -> Parent:
+        """Where a run hangs that is rolled back: the new one takes its place."""
+        spec = await self._controller.runs.registered(run_id)
         if spec.parent is None:
             raise UnsupportedOption("rollback", self.name, "the first run of a thread has nothing before it")
         return spec.parent
-
-    # Driving a send
-
-    # Answers
-
-    # Steering
-
-    # stop
 
     # retry, regenerate
 
@@ -359,8 +366,6 @@ class LocalAgent(Checking):
             return await self._controller.send(None, id=name, extras=extras)
 
         return self._begin(random_id(), send, None, "", anew=True, cut=user + 1)
-
-    # check_status
 
 
 def _retried(outcome: object) -> bool:

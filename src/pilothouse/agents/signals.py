@@ -29,11 +29,12 @@ _reading: list[
 class Hub:
     """Collects changes and tells them together."""
 
-    __slots__ = ("_changed", "_depth", "_draining", "_queue")
+    __slots__ = ("_changed", "_depth", "_draining", "_events", "_queue")
 
     def __init__(self) -> None:
         self._depth = 0
         self._changed: dict[Any, None] = {}
+        self._events: list[Callable[[], None]] = []
         self._queue: deque[Callable[[], None]] = deque()
         self._draining = False
 
@@ -57,13 +58,13 @@ class Hub:
     def after(self, told: Callable[[], None]) -> None:
         """Something to be told behind the changes of this batch."""
         with self.batch():
-            self._changed[told] = None
+            self._events.append(told)
 
     def _close(self) -> None:
         changed, self._changed = self._changed, {}
-        for item in changed:
-            tell = getattr(item, "_tell", None)
-            self._queue.append(item if tell is None else tell(item.get()))
+        events, self._events = self._events, []
+        self._queue += [cell._tell(cell.get()) for cell in changed]  # noqa: SLF001 - cells are this module's
+        self._queue += events
         if self._draining:
             return
         self._draining = True

@@ -278,7 +278,7 @@ def _shown(book: Book) -> AgentInterrupt | None:
     if not book.batch or book.phase in ("none", "acknowledged", "collecting"):
         return None
     first = book.batch[0]
-    return AgentInterrupt(first.id, first.value, resumable=book.phase in RESUMABLE and book.attempt is None)
+    return AgentInterrupt(first.id, first.value, resumable=book.phase in RESUMABLE and book.decision is None)
 
 
 __all__ = ["Attempt", "Batch", "Surface"]

@@ -59,7 +59,8 @@ def classify(error: object, *, run_id: str | None = None) -> AgentError:
         found = next(made for rule in _RULES if (made := rule(error)) is not None)
     except Exception:  # noqa: BLE001 - an object whose attributes raise says nothing
         found = AgentError("the run failed", "server", retryable=True)
-    found.__cause__ = error
+    if found not in _chain(error):  # one that was told before is told again as it is
+        found.__cause__ = error
     return _named(found, run_id)
 
 

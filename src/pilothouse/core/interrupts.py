@@ -76,7 +76,7 @@ class IllegalStep(RuntimeError):
     """A step that its phase does not admit: a bug of the caller."""
 
 
-class Attempt(Value):
+class Decision(Value):
     """The one answer that owns a batch: what was sent stays the same, byte for byte, under the same run id."""
 
     id: str
@@ -91,7 +91,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     phase: InterruptPhase
     generation: int
     batch: tuple[Interrupt, ...]
-    attempt: Attempt | None = None
+    decision: Decision | None = None
 
 
 class Interrupts:
@@ -101,7 +101,7 @@ class Interrupts:
         phase: where it is.
         batch: what is asked.
         generation: rises with each new batch, even if its ids were used before.
-        attempt: what answers it, or answered it without having been sent.
+        decision: what answers it, or answered it without having been sent.
         raised_by: id of the run that asked.
     """
 
@@ -109,7 +109,7 @@ class Interrupts:
         self.phase: InterruptPhase = "none"
         self.batch: tuple[Interrupt, ...] = ()
         self.generation = 0
-        self.attempt: Attempt | None = None
+        self.decision: Decision | None = None
         self.raised_by = ""
         self._native = False
 
@@ -124,7 +124,7 @@ class Interrupts:
             raise IllegalStep(f"{step.name} is illegal while the batch is {self.phase}")
         self.phase = after
         if after == "none":
-            self.batch, self.attempt, self._native = (), None, False
+            self.batch, self.decision, self._native = (), None, False
 
     def admits(self, step: Step) -> bool:
         """Whether the step is legal now."""
@@ -150,7 +150,7 @@ class Interrupts:
         if not fresh and self._native and not native:
             return
         self.step(Step.SEEN)
-        self.raised_by, self._native, self.attempt = run_id, native, None
+        self.raised_by, self._native, self.decision = run_id, native, None
         self.generation += fresh
         self.batch = tuple(batch)
 
@@ -159,9 +159,9 @@ class Interrupts:
         if tuple(batch) == self.batch and self.phase == "pending":
             return
         if not batch:
-            self.phase, self.batch, self.attempt = "none", (), None
+            self.phase, self.batch, self.decision = "none", (), None
             return
-        self.phase, self.batch, self.attempt, self._native = "pending", tuple(batch), None, True
+        self.phase, self.batch, self.decision, self._native = "pending", tuple(batch), None, True
         self.raised_by = run_id
         self.generation += 1
 
@@ -193,7 +193,7 @@ class Interrupts:
             raise StaleInterrupt(generation, self.generation)
         if self.phase == "none":
             raise ResumeInvalid({"": "no request is open"})
-        if self.phase != "pending" or self.attempt is not None:
+        if self.phase != "pending" or self.decision is not None:
             kept = "kept for retry()" if self.phase == "pending" else self.phase
             raise RequestPending("answer again", [item.id for item in self.batch], kept)
         by_id = {item.id: item for item in self.batch}
@@ -232,7 +232,7 @@ class Interrupts:
 
     def dump(self) -> bytes:
         """As a record for a store."""
-        return msgspec.json.encode(_Stored(1, self.phase, self.generation, self.batch, self.attempt))
+        return msgspec.json.encode(_Stored(1, self.phase, self.generation, self.batch, self.decision))
 
     def load(self, record: bytes) -> None:
         """Takes a record over, with the phase that it has for somebody who comes later.
@@ -247,7 +247,7 @@ class Interrupts:
         if stored.version != 1 or (stored.phase == "none") != (not stored.batch):
             raise ValueError("a stored interrupt batch of unknown shape")
         self.phase = RESTORED.get(stored.phase, stored.phase)
-        self.batch, self.generation, self.attempt = stored.batch, stored.generation, stored.attempt
+        self.batch, self.generation, self.decision = stored.batch, stored.generation, stored.decision
         self._native = True
 
 
@@ -282,4 +282,4 @@ def _wrong(
     return ""
 
 
-__all__ = ["MOVES", "RESTORED", "Attempt", "IllegalStep", "Interrupts", "Step"]
+__all__ = ["MOVES", "RESTORED", "Decision", "IllegalStep", "Interrupts", "Step"]

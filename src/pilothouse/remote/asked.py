@@ -10,7 +10,6 @@ from msgspec import UNSET
 
 from ..core.agui.events import PROTOCOL_VERSION
 from ..core.canonical import scrub
-from ..errors import UsageError
 from ..messages import JSON, ToolSpec
 from ..projection import Interrupt, InterruptAnswer
 
@@ -102,25 +101,4 @@ def _entry(answer: InterruptAnswer) -> dict[str, JSON]:
     return entry
 
 
-def checked_state(state: object) -> Mapping[str, JSON] | None:
-    """A patch of the state, copied.
-
-    Raises:
-        TypeError: no mapping. UsageError: no JSON, naming the place.
-    """
-    if state is None:
-        return None
-    if not isinstance(state, Mapping):
-        raise TypeError(f"state must be a mapping, got {type(state).__name__}")
-    for name, value in state.items():
-        if not isinstance(name, str):
-            raise UsageError(f"state[{name!r}]: keys must be texts")
-        try:
-            msgspec.json.encode(value)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"state[{name!r}] is no JSON: {error}") from error
-    copied: dict[str, JSON] = msgspec.json.decode(msgspec.json.encode(dict(state)))
-    return copied
-
-
-__all__ = ["InterruptWire", "WireProfile", "answered", "body_of", "checked_state"]
+__all__ = ["InterruptWire", "WireProfile", "answered", "body_of"]

@@ -53,7 +53,7 @@ class Translator:
 
     def __init__(self) -> None:
         self._spans = 0
-        self._span = self._message = ""
+        self._inside = False
 
     def __call__(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The event under its new name; None if it is not known under any."""
@@ -61,8 +61,10 @@ class Translator:
         new = _OLD_NAMES.get(kind) if isinstance(kind, str) else None
         if new is None:
             return None
-        if new == "REASONING_START" or (new == "REASONING_MESSAGE_START" and not self._span):
+        if new == "REASONING_START" or (new == _START and not self._inside):
             self._spans += 1
+        if new in ("REASONING_START", "REASONING_END"):
+            self._inside = new == "REASONING_START"
         name = str(body.get("messageId") or f"thinking-{self._spans}")
         return {**body, "type": new, "messageId": name, **({"role": "reasoning"} if new == _START else {})}
 
@@ -251,7 +253,9 @@ class Reader:
         self._frame_id = frame.id
         event = self._event(frame.data)
         if own:
-            if own in self._ids and not self._starts_over(event):
+            if isinstance(event, agui.RunStarted) and event.run_id == self._run_id:
+                self._ids.clear()  # the server tells the run again from its start
+            elif own in self._ids:
                 return
             self._remember(own)
         if event is None:
@@ -265,9 +269,6 @@ class Reader:
         self.last_id = own
         if len(self._ids) > 4096:
             del self._ids[next(iter(self._ids))]
-
-    def _starts_over(self, event: Event | None) -> bool:
-        return isinstance(event, agui.RunStarted) and self.phase is not Phase.NEW and len(self._ids) > 1
 
     def _event(self, data: bytes) -> Event | None:
         """The event of a frame; None for one whose type is not known."""
@@ -317,14 +318,12 @@ class Reader:
 
     def _verified(self, event: Event) -> Iterator[Event]:
         if isinstance(event, agui.RunStarted):
-            if self.phase is Phase.OPEN and event.run_id == self._run_id:
-                if self._ids or self._repair:  # it starts over: everything that was open is void
-                    self._verifier.phase = Phase.FINISHED
-                    self._lanes = Lanes()
-                    if not self._ids:
-                        logger.warning("RUN_STARTED twice for run %s", event.run_id)
-            elif self.phase is Phase.OPEN and self._repair:
-                pass
+            again = self.phase is Phase.OPEN and event.run_id == self._run_id
+            if again and (self._ids or self._repair):  # everything that was open is void
+                self._verifier.phase = Phase.FINISHED
+                self._lanes = Lanes()
+                if not self._ids:
+                    logger.warning("repaired: RUN_STARTED twice for run %s", event.run_id)
             self._run_id = event.run_id
         for item in self._lanes.expand(event):
             yield from self._checked(item)

@@ -1,0 +1,129 @@
+"""Stops of a remote agent: the connection is closed; a server of ours says that it stopped (AG-90, AG-211)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ..agent_errors import (
+    AgentError,
+)
+from ..agents.operation import Later, Operation
+from ..agents.surface import Attempt
+from ..core.interrupts import Step
+from ..projection import Delivered, StopResult
+from .answering import Answering
+from .running import Sending
+
+logger = logging.getLogger("pilothouse.remote")
+
+
+class Stopping(Answering):
+    """The layer that stops."""
+
+    def stop(self, *, grace: float | None = None) -> Later[StopResult]:
+        """See `Agent.stop`. The connection is closed; a server of ours is asked to stop, and says that it did."""
+        self._enter("stop")
+        with self._batch():
+            for waiting, _ in self._queue:
+                if waiting.message_id:
+                    self._display.remove(waiting.message_id)
+                self._settle(waiting, "aborted")
+            self._queue.clear()
+        attempt = self._attempt
+        if attempt is None:
+            return self._later("nothing")
+        return self._stop(attempt, grace)
+
+    def _cancel(self, op: Operation) -> None:
+        """A stop for one run alone."""
+        if self._closed or op.done():
+            return
+        if self._attempt is not None and self._attempt.op is op:
+            self._stop(self._attempt, None)
+            return
+        for item in list(self._queue):
+            if item[0].op is op:
+                self._queue.remove(item)
+                with self._batch():
+                    self._display.remove(item[0].message_id)
+                self._settle(item[0], "aborted")
+
+    def _stop(self, attempt: Attempt, grace: float | None) -> Later[StopResult]:
+        self._halt(attempt, "aborted", None)
+        late: Later[StopResult] = Later(asyncio.get_running_loop())
+        with self._batch():
+            self.stopping.set(True)
+        self._spawn(
+            self._stopped(attempt, self._settings.stop_grace if grace is None else grace, late), "stop"
+        )
+        return late
+
+    def _halt(self, attempt: Attempt, outcome: Delivered, reason: str | None) -> None:
+        """Nothing more of it is told; its connection is being closed when this returns."""
+        assert isinstance(attempt, Sending)
+        attempt.live = False
+        if attempt.task is not None:
+            attempt.task.cancel()
+        with self._batch():
+            book = self._book
+            if attempt.resuming and book.phase in ("claimed", "resuming", "acknowledged"):
+                left = attempt.exchange is not None
+                if left or book.phase == "acknowledged":
+                    self._step_if(Step.LOST)
+                elif book.phase in ("claimed", "resuming"):
+                    self._step(Step.UNSENT)
+                    book.decision = None
+            elif book.phase == "collecting":
+                self._step(Step.BOUNDARY)
+            self._roll_back(attempt)
+            attempt.outcome = outcome
+            self._end(attempt, outcome, reason=reason)
+
+    async def _stopped(self, attempt: Attempt, grace: float, late: Later[StopResult]) -> None:
+        result: StopResult = "will_stop"
+        try:
+            if attempt.task is not None:
+                await asyncio.wait({attempt.task})
+            if self._control is not None:
+                result = await self._proved(attempt, grace)
+            await self._save()
+        finally:
+            with self._batch():
+                self.stopping.set(False)
+            self._settle(attempt, "aborted")
+            late.settle(result)
+            self._next()
+
+    async def _proved(self, attempt: Attempt, grace: float) -> StopResult:
+        assert self._control is not None
+        asking = asyncio.ensure_future(self._control.cancel(attempt.run_id, "stopped"))
+        limit = asyncio.ensure_future(self._clock.sleep(grace))
+        try:
+            await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return "unconfirmed"
+            error = asking.exception()
+            if error is None:
+                return "stopped"
+            if isinstance(error, AgentError) and error.status == 404:
+                return "stopped"  # it never came into being
+            logger.warning("the stop of run %s is not confirmed: %s", attempt.run_id, error)
+            return "unconfirmed"
+        finally:
+            asking.cancel()
+            limit.cancel()
+
+    def _supersede(self, busy: Attempt) -> None:
+        """The live run gives way, its partial is kept."""
+        self._halt(busy, "interrupted", "superseded")
+        if self._control is not None:
+            self._spawn(self._told_to_stop(busy.run_id), "supersede")
+        self._settle(busy, "interrupted")
+
+    async def _told_to_stop(self, run_id: str) -> None:
+        assert self._control is not None
+        try:
+            await self._control.cancel(run_id, "superseded")
+        except AgentError as error:
+            logger.debug("run %s was not stopped: %s", run_id, error)
