@@ -251,6 +251,8 @@ class Reader:
     def _frame(self, frame: Frame) -> Iterator[Arrived]:
         own = frame.id if frame.id != self._frame_id else ""
         self._frame_id = frame.id
+        if len(frame.data) > self._limit:
+            raise TooLarge(f"a frame of more than {self._limit} bytes")
         event = self._event(frame.data)
         if own:
             if isinstance(event, agui.RunStarted) and event.run_id == self._run_id:
