@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .errors import MissingExtra as MissingExtra
     from .errors import QueryFailed as QueryFailed
     from .errors import QueryRefused as QueryRefused
+    from .form.controller import FormController as FormController
+    from .form.fields import FieldPolicy as FieldPolicy
+    from .form.options import Option as Option
     from .mcp.controller import MCPController as MCPController
     from .mcp.link import Reconnect as Reconnect
     from .sql.grid import GridView as GridView
@@ -31,10 +34,13 @@ _HOMES: Final = {
     "ChartController": "chart.controller",
     "ChartState": "chart.controller",
     "ExportLimit": "errors",
+    "FieldPolicy": "form.fields",
+    "FormController": "form.controller",
     "GridView": "sql.grid",
     "MCPController": "mcp.controller",
     "MCPUnavailable": "errors",
     "MissingExtra": "errors",
+    "Option": "form.options",
     "QueryFailed": "errors",
     "QueryRefused": "errors",
     "QuerySource": "sql.rows",
