@@ -14,6 +14,7 @@ import typer
 
 from .._version import __version__
 from ..errors import PilothouseError
+from .options import DEFAULT, DatabaseOption
 from .runs import app as runs_app
 
 app = typer.Typer(
@@ -41,9 +42,6 @@ ModelOption = Annotated[
         help="openai:NAME, anthropic:NAME, gemini:NAME, local, local:/path/to.gguf, or http://host:port/v1#name.",
         show_default=False,
     ),
-]
-DatabaseOption = Annotated[
-    Path, typer.Option("--db", help="The journal: one SQLite file.", envvar="PILOTHOUSE_DB")
 ]
 
 
@@ -74,7 +72,7 @@ def serve(
     target: TargetArgument = None,
     *,
     model: ModelOption = None,
-    db: DatabaseOption = Path("pilothouse.db"),
+    db: DatabaseOption = DEFAULT,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535, metavar="<port>")
@@ -98,7 +96,7 @@ def chat(
     target: TargetArgument = None,
     *,
     model: ModelOption = None,
-    db: DatabaseOption = Path("pilothouse.db"),
+    db: DatabaseOption = DEFAULT,
     thread: Annotated[
         Optional[str],  # noqa: UP045 - as above
         typer.Option(help="Go on with this thread.", show_default=False),

@@ -33,14 +33,17 @@ from ..messages import Message
 from ..records import Descriptor, Record, RunEntry, RunQuery, RunStatus, Start
 from ..runs.controller import RunController
 from .explain import ended
+from .moves import backup, export_runs, import_runs
+from .options import DEFAULT, DatabaseOption
 
-app = typer.Typer(help="List, show, verify, recover and abandon runs.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, show, verify, recover, abandon, export, import and back up runs.", no_args_is_help=True
+)
+app.command("export")(export_runs)
+app.command("import")(import_runs)
+app.command()(backup)
 
-DatabaseOption = Annotated[
-    Path, typer.Option("--db", help="The journal: one SQLite file.", envvar="PILOTHOUSE_DB")
-]
 RunArgument = Annotated[str, typer.Argument(help="A run id, or enough of its beginning.", show_default=False)]
-DEFAULT = Path("pilothouse.db")
 STATUSES: tuple[str, ...] = get_args(RunStatus)
 
 
