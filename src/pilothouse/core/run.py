@@ -8,7 +8,6 @@ running (started) > accepted. Whether a fact may be stored at all is `rules.py`;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from copy import copy
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
@@ -199,7 +198,8 @@ class RunState:
 
     def fork(self) -> RunState:
         """An independent copy, for looking ahead of the journal; what it holds is small and open."""
-        twin = copy(self)
+        twin = object.__new__(RunState)
+        twin.__dict__.update(self.__dict__)
         twin.names = self.names.copy()
         twin.calls = dict(self.calls)
         twin.requests = dict(self.requests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ..commands import Answer, FollowUp, Request, Steer, StopSource
@@ -44,6 +44,7 @@ from .port import Gate, Port, Scope, resolve
 from .ring import Observer, Ring
 from .spilling import LARGE, may_be_large, spill
 from .timing import RunLimits, RunTiming
+from .waiters import Waiters
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -73,13 +74,50 @@ class Lines(NamedTuple):
     def of(agenda: Agenda, timing: RunTiming) -> Lines:
         """The lines of a controller."""
         return Lines(
-            Line(agenda, timing.partial_interval, LiveRun.save_partials),
+            Line(agenda, timing.partial_interval, LiveRun.save_due),
             Line(agenda, timing.stop_grace, LiveRun.outlived),
         )
 
 
 class LiveRun:
     """One run under one fence of this controller. Its parts are public to the modules of `runs/` only."""
+
+    __slots__ = (
+        "__weakref__",
+        "_deltas",
+        "_lines",
+        "_on_over",
+        "_on_zombie",
+        "_parking",
+        "_parks",
+        "_reader",
+        "_refusal",
+        "_rested_at",
+        "_saving",
+        "agenda",
+        "cancel_level",
+        "clock",
+        "closing",
+        "desk",
+        "followers",
+        "gate",
+        "journal",
+        "limits",
+        "observers",
+        "over",
+        "partials",
+        "port",
+        "registration",
+        "released",
+        "ring",
+        "run_id",
+        "scope",
+        "task",
+        "timing",
+        "waiters",
+        "writer",
+        "zombie",
+    )
 
     def __init__(
         self,
@@ -127,10 +165,7 @@ class LiveRun:
         self._reader = read_facts
         self._on_over = on_over
         self._on_zombie = on_zombie
-        self._started: list[asyncio.Future[None]] = []
-        self._ends: list[asyncio.Future[None]] = []
-        self._answers: dict[str, list[asyncio.Future[None]]] = {}
-        self._stalls: list[asyncio.Future[None]] = []
+        self.waiters = Waiters()
         self._refusal: StartRefused | None = None
         self.cancel_level = cancel_level
         self._parks = parks and registration.spec.deadline_ms is None  # a deadline has to stop it in time
@@ -225,6 +260,14 @@ class LiveRun:
         else:
             self.agenda.spawn(self.save_partials())
 
+    def save_due(self) -> Coroutine[object, object, None] | None:
+        """Saves what waited long enough: here, or as work for whoever keeps the time."""
+        if self.over or not self.partials.pending_chars:
+            return None
+        if self.journal.immediate:
+            return inline(self.save_partials())
+        return self.save_partials()
+
     async def save_partials(self) -> None:
         """Saves what was told and not yet saved (RC-19)."""
         self._saving = False
@@ -302,9 +345,9 @@ class LiveRun:
         act = _ACTS.get(type(fact))
         if act is not None:
             act(self, fact)
-        if self._started:
-            self._wake_started()
         state = self.writer.state
+        if self.waiters.for_start and state.phase is not Phase.ACCEPTED:
+            self.waiters.started()
         if state.phase in _OVER and record.seq == state.seq:
             self._end()
 
@@ -328,22 +371,11 @@ class LiveRun:
 
     def command_answered(self, fact: CommandAnswered) -> None:
         """Whoever waits for the answer is woken."""
-        self._answered(fact.command_id)
+        self.waiters.answered(fact.command_id)
 
     def request_closed(self, _fact: RequestClosed) -> None:
         """Answers to it are returned: whoever waits for one is woken."""
-        for command_id in list(self._answers):
-            self._answered(command_id)
-
-    def _answered(self, command_id: str) -> None:
-        for waiter in self._answers.pop(command_id, ()):
-            resolve(waiter)
-
-    def _wake_started(self) -> None:
-        if self.state.phase is not Phase.ACCEPTED or self.over:
-            waiters, self._started = self._started, []
-            for waiter in waiters:
-                resolve(waiter)
+        self.waiters.all_answered()
 
     def _end(self) -> None:
         """The run has its end, or nobody will write it here: followers and waiters go."""
@@ -354,13 +386,7 @@ class LiveRun:
         self.writer.close(code)
         if self.port is not None:
             self.port.close(self.writer.closed)
-        for command_id in list(self._answers):
-            self._answered(command_id)
-        if self._started:
-            self._wake_started()
-        waiters, self._ends = self._ends, []
-        for waiter in waiters:
-            resolve(waiter)
+        self.waiters.ended()
         if self.gate.shut:
             self.gate.open()
         self.ring.close()
@@ -583,8 +609,7 @@ class LiveRun:
         """Waits until the runtime began, the run ended or was lost, or `limit` seconds are over."""
         if not self.not_begun:
             return
-        waiter = asyncio.get_running_loop().create_future()
-        self._started.append(waiter)
+        waiter = self.waiters.start()
         self.agenda.after(limit, lambda: resolve(waiter))
         await waiter
 
@@ -593,17 +618,14 @@ class LiveRun:
         state = self.state.commands.get(command_id)
         if self.over or state is None or state.state != "received":
             return
-        waiter = asyncio.get_running_loop().create_future()
-        self._answers.setdefault(command_id, []).append(waiter)
+        waiter = self.waiters.answer(command_id)
         self.agenda.after(limit, lambda: resolve(waiter))
         await waiter
 
     async def wait_over(self) -> None:
         """Waits until the run has its end here, was lost or released, or its journal is away."""
         if not self.over and not self.writer.stalled:
-            waiter = asyncio.get_running_loop().create_future()
-            self._ends.append(waiter)
-            await waiter
+            await self.waiters.end()
 
     def _stalled(self, stalled: bool) -> None:
         """The journal is away, or back: waiters are told, commands refused (RC-15)."""
@@ -612,9 +634,7 @@ class LiveRun:
             200,
         )
         if stalled:
-            waiters, self._ends = [*self._ends, *self._stalls], []
-            for waiter in waiters:
-                resolve(waiter)
+            self.waiters.stalled()
 
     def give_up_waiting(self) -> None:
         """The controller closes and the journal is away: what it has decides, as after a crash."""
@@ -634,14 +654,13 @@ class LiveRun:
             await self.writer.write(*drafts)
             return
         writing = self.writer.hand_over(drafts)
-        stall = asyncio.get_running_loop().create_future()
-        self._stalls.append(stall)
+        stall = self.waiters.stall()
         if self.writer.stalled:
             resolve(stall)
         try:
             await asyncio.wait((writing, stall), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._stalls.remove(stall)
+            self.waiters.forget_stall(stall)
         if not writing.done():
             raise JournalUnavailable(f"run {self.run_id} waits for its journal")
         writing.result()

@@ -31,6 +31,15 @@ def resolve(done: asyncio.Future[None]) -> None:
 class Scope:
     """The stop of a run. Fired once; callbacks run in order, their exceptions are logged."""
 
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "cancelled",
+        "deadline_ms",
+        "reason",
+        "source",
+    )
+
     def __init__(self, deadline_ms: int | None) -> None:
         self.cancelled = False
         self.reason = ""
@@ -79,6 +88,13 @@ class Gate:
     """Where a runtime waits while paused. Memory of the owning process, never a fact (RC-83)."""
 
     POINTS: tuple[GatePoint, ...] = ("request", "call", "read")
+
+    __slots__ = (
+        "__weakref__",
+        "_waiters",
+        "_watchers",
+        "shut",
+    )
 
     def __init__(self) -> None:
         self.shut: set[GatePoint] = set()  # live: a runtime may hold it and look
@@ -153,6 +169,13 @@ class Pending:
 
 class Inbox:
     """Commands that wait for the runtime, in order of arrival."""
+
+    __slots__ = (
+        "__weakref__",
+        "_items",
+        "_listeners",
+        "_live",
+    )
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live
@@ -235,6 +258,15 @@ def _drop(_body: DeltaBody, /) -> None:
 
 class Port:
     """The port of one attachment (contracts.RunPort). Closed, it refuses facts and drops deltas."""
+
+    __slots__ = (
+        "__weakref__",
+        "_live",
+        "closed",
+        "commands",
+        "scope",
+        "tell",
+    )
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..contracts import Clock, Journal
@@ -63,6 +62,33 @@ class Writer:
     from the journal anew.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_again",
+        "_agenda",
+        "_began",
+        "_clock",
+        "_immediate",
+        "_journal",
+        "_on_lost",
+        "_on_stalled",
+        "_on_stored",
+        "_outbox",
+        "_publishing",
+        "_reload",
+        "_room",
+        "_tasks",
+        "_timing",
+        "_tried",
+        "_turn",
+        "_unsaved",
+        "_watched",
+        "closed",
+        "fence",
+        "stalled",
+        "state",
+    )
+
     def __init__(
         self,
         journal: Journal,
@@ -92,7 +118,7 @@ class Writer:
         self._began: float | None = None  # when the append that is under way was begun
         self._watched = False
         self._tried: list[asyncio.Future[None]] = []
-        self._again = asyncio.Event()  # somebody knows that the journal is back
+        self._again: asyncio.Event | None = None  # set by who knows that the journal is back
         self._unsaved = unsaved
         self._reload = reload
         self._timing = timing
@@ -100,7 +126,7 @@ class Writer:
         self._room = Room(limits.max_run_facts - RESERVED_FACTS, limits.max_run_bytes, limits.max_fact_bytes)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[int]] = set()
-        self._outbox: deque[Record] = deque()
+        self._outbox: list[Record] = []  # what observers caused to be written
         self._publishing = False
 
     async def write(self, *drafts: Written) -> int:
@@ -197,7 +223,7 @@ class Writer:
             for record in made:
                 self._on_stored(record)
             while self._outbox:
-                self._on_stored(self._outbox.popleft())
+                self._on_stored(self._outbox.pop(0))
         finally:
             self._publishing = False
 
@@ -260,7 +286,8 @@ class Writer:
 
     def try_again(self) -> None:
         """Ends the pause between two tries: somebody reached the journal."""
-        self._again.set()
+        if self._again is not None:
+            self._again.set()
 
     async def settled(self) -> None:
         """Waits until the append that is under way was stored, or failed once more."""
@@ -275,7 +302,7 @@ class Writer:
             resolve(waiter)
 
     async def _pause(self, seconds: float) -> None:
-        self._again.clear()
+        self._again = asyncio.Event()
         pause = asyncio.ensure_future(self._clock.sleep(seconds))
         again = asyncio.ensure_future(self._again.wait())
         try:

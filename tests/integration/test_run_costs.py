@@ -1,0 +1,162 @@
+"""What many runs and many readers cost, as counts and bytes: none of it depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections import Counter
+
+from pilothouse.commands import Request
+from pilothouse.events import (
+    Completed,
+    MessageAdded,
+    ModelAttemptEnded,
+    ModelRequested,
+    RunEnded,
+    TextTold,
+    TurnEnded,
+    TurnStarted,
+)
+from pilothouse.journal import MemoryJournal
+from pilothouse.loop.agent import AgentLoop
+from pilothouse.messages import Message, Text
+from pilothouse.records import Record, RunSpec
+from pilothouse.runs.controller import RunController
+from pilothouse.runs.timing import RunLimits, RunTiming
+from pilothouse.testing import FaultyJournal, Meter, ScriptedProvider, ScriptedRuntime, StepClock
+from pilothouse.testing.runtimes import Ask, Hold
+from pilothouse.testing.scripted import call
+
+END = (TurnEnded(1), RunEnded(Completed()))
+
+
+def spec(run_id: str) -> RunSpec:
+    return RunSpec(run_id, f"t-{run_id}", (Message(f"{run_id}.0", "user", (Text("hi"),)),))
+
+
+def told(count: int, size: int = 6) -> tuple[TextTold, ...]:
+    return tuple([TextTold("m1", 0, "x" * size) for _ in range(count)])
+
+
+ANSWERED = (
+    (ModelAttemptEnded(1, 1, "answered"), MessageAdded(Message("m1", "assistant", (Text("done"),)), 1)),
+    END,
+)
+
+
+async def test_a_thousand_runs_at_once_end_and_leave_nothing_behind() -> None:
+    """RC-80: one task a run, one a running call, none left; the loop gets its turn all the while."""
+
+    async def look(n: int) -> int:
+        """Look.
+
+        Args:
+            n: a number
+        """
+        await asyncio.sleep(0)
+        return n
+
+    provider = ScriptedProvider(
+        *[[call("look", {"n": each})] for each in range(1_000)], *["fine"] * 1_000
+    )  # each response is one request's, whosever it is
+    before = len(asyncio.all_tasks())
+    most = 0
+    async with RunController(AgentLoop(provider, tools=[look])) as runs:
+        async with Meter() as meter:
+            started = [await runs.start(spec(f"r{number}"), until="accepted") for number in range(1_000)]
+            waiting = [asyncio.ensure_future(run.wait()) for run in started]
+            while not all(each.done() for each in waiting):
+                most = max(most, len(asyncio.all_tasks()))
+                await asyncio.sleep(0)
+        assert Counter(type(each.result().outcome).__name__ for each in waiting) == {"Completed": 1_000}
+        # One task a run and one a call, and one of the test for each it waits for, and the agenda.
+        assert meter.tasks <= 3 * 1_000 + 10
+        assert most <= before + 3 * 1_000 + 5
+        assert runs.stats().live == 0
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) <= before + 1  # the agenda of what is due later
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_a_thousand_followers_see_one_order_without_a_gap() -> None:
+    """RC-62, RC-63, RC-76: whenever each came; one that keeps up reads the journal when it comes, and not again."""
+    gates = [Hold() for _ in range(4)]
+    script = [TurnStarted(1), (ModelRequested(1, 1, "m1"),)]
+    for gate in gates:
+        script += [gate, *told(20)]
+    journal = FaultyJournal(MemoryJournal(), immediate=True)
+    async with RunController(ScriptedRuntime(*script, *ANSWERED), journal=journal) as runs:
+        run = await runs.start(spec("r1"))
+
+        async def follow() -> tuple[list[int], str]:
+            seqs, text = [], ""
+            async with run.stream() as items:
+                async for item in items:
+                    if isinstance(item, Record):
+                        seqs.append(item.seq)
+                    elif isinstance(item.body, TextTold):
+                        text += item.body.text
+            return seqs, text
+
+        tasks: list[asyncio.Task[tuple[list[int], str]]] = []
+        for gate in gates:
+            await gate.reached()
+            tasks += [asyncio.ensure_future(follow()) for _ in range(250)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            gate.release()
+        await run.wait()
+        seen = [await each for each in tasks]
+        facts = [record.seq for record in await run.events()]
+        assert {tuple(seqs) for seqs, _ in seen} == {tuple(facts)}
+        assert [len(text) for _, text in seen[:1]] == [4 * 20 * 6]
+        reads = Counter(name for name, _ in journal.calls)["read"]
+        assert reads <= len(tasks) + 5
+        assert runs.stats().live == 0
+
+
+async def test_deltas_cost_no_access_to_the_journal() -> None:
+    """RC-77: text is saved by bytes or by time, whole pieces together; told by the hundred thousand it costs few appends."""
+    journal, clock = FaultyJournal(MemoryJournal(), immediate=True), StepClock()
+    runtime = ScriptedRuntime(TurnStarted(1), (ModelRequested(1, 1, "m1"),), *told(1_000), *ANSWERED)
+    limits = RunLimits(partial_bytes=2_000)
+    async with RunController(runtime, journal=journal, clock=clock, limits=limits) as runs:
+        run = await runs.start(spec("r1"))
+        assert (await run.wait()).outcome == Completed()
+        calls = Counter(name for name, _ in journal.calls)
+        assert calls["append"] <= 5 + 1_000 * 6 // 2_000
+        fragments = [record for record in await run.events() if record.fact.kind == "partial_saved"]
+        assert 1 <= len(fragments) <= 3
+
+
+async def test_runs_at_rest_are_few_bytes_and_then_none() -> None:
+    """RC-51, RC-73, §3.16: 2,000 runs that wait for a person, held and then let go; what they asked is still answerable."""
+    clock, count = StepClock(passes=2), 2_000
+    question = Request("q1", "input", prompt="?")
+    runtime = ScriptedRuntime(TurnStarted(1), Ask(question), *END)
+    journal = MemoryJournal()
+    limits = RunLimits(max_live_runs=count + 1)
+    timing = RunTiming(park_after=300, keep_finished=60)
+    async with RunController(runtime, journal=journal, clock=clock, limits=limits, timing=timing) as runs:
+        await runs.start(spec("warm"))
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(count):
+                await runs.start(spec(f"r{number}"))
+            gc.collect()
+            held, _ = tracemalloc.get_traced_memory()
+            assert held < count * 20_000  # 18 kB each, of which 5 are its facts in the memory journal
+            await clock.advance(301)
+            await clock.advance(61)
+            gc.collect()
+            assert runs.stats().live == 0
+            assert len(asyncio.all_tasks()) <= 3
+            left, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert (held - left) / count > 4_000  # what is left is the journal's
+        view = await runs.inspect("r7")
+        assert (view.status, view.ownership, len(view.requests)) == ("waiting", "parked", 1)
