@@ -35,7 +35,7 @@ class Plain(BaseAIController):
         self._do("tools", None)
         return [tool(self.touch)]
 
-    def touch(self) -> str:
+    async def touch(self) -> str:
         """Touches."""
         self.told.append((f"touch {self.namespace}",))
         return "touched"
@@ -82,12 +82,12 @@ class Number(StagedController[int]):
     def get_tools(self) -> Any:
         return [self.add, self.fall]
 
-    def add(self, by: int) -> str:
+    async def add(self, by: int) -> str:
         """Adds."""
         self.stage((self.staged or self.state or 0) + by)
         return f"now {self.staged}, was {self.state}"
 
-    def fall(self, by: int) -> str:
+    async def fall(self, by: int) -> str:
         """Stages, and fails."""
         self.stage(by)
         raise ValueError("fell")

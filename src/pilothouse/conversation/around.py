@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace as with_fields
 
-from ..errors import PostponeTimeout, ReplyTimeout, SendAbandoned, SendRefused
+from ..errors import HookError, PostponeTimeout, ReplyTimeout, SendAbandoned, SendRefused
 from ..events import Outcome
 from ..loop.timers import call_later
 from ..messages import JSON, MEDIA, Context, Text
@@ -223,7 +223,10 @@ class Around:
                 await self.caller.call(member.key, "on_request", hook, self.event)
         self.caller.check()
         if self.composition is not None:
-            self.offer = offer(self._sender, self, order)
+            try:
+                self.offer = offer(self._sender, self, order)
+            except asyncio.CancelledError as error:
+                raise HookError("get_tools raised CancelledError although nobody cancelled it") from error
 
     async def _context(self) -> None:
         """What the application adds to the message: its last part, stored with it (TC-46)."""
@@ -339,9 +342,11 @@ class Around:
                 self.reply.changes.over(self, recorded)
             return
         self._fix(settle)
-        if self.reply.changes is not None:
-            self.reply.changes.over(self, recorded)
-        self._sender.spawn(self._tell_end(outcome, error), self.caller.context)
+        try:
+            if self.reply.changes is not None:
+                self.reply.changes.over(self, recorded)
+        finally:
+            self._sender.spawn(self._tell_end(outcome, error), self.caller.context)
 
     def _fix(self, settle: Callable[[], object]) -> None:
         self.ending = True
@@ -387,7 +392,7 @@ class Around:
         except Exception as error:  # noqa: BLE001 - the outcome stands (TC-53)
             self.note(key, name, error)
 
-    def note(self, key: str, name: str, error: Exception) -> None:
+    def note(self, key: str, name: str, error: BaseException) -> None:
         """A hook failed after the outcome was fixed."""
         self.failures.append(HookFailure(key, name, error))
         self.reply.hook_errors = tuple(self.failures)

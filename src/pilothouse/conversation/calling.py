@@ -106,7 +106,11 @@ class HookCaller:
     async def _awaited(self, key: str, hook: str, result: Awaitable[Any]) -> Any:
         loop = asyncio.get_running_loop()
         outer = self.task, self._wake
-        task = self.task = loop.create_task(_run(result), name=_named(key, hook), context=self.context)
+        task = self.task = loop.create_task(
+            result if asyncio.iscoroutine(result) else _run(result),
+            name=_named(key, hook),
+            context=self.context,
+        )
         done = loop.create_future()
         timers: list[Callable[[], object]] = []
         late = False

@@ -186,7 +186,7 @@ class Notifier:
             except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
                 self.failed(error, due.name)
 
-    def failed(self, error: Exception, name: str) -> None:
+    def failed(self, error: BaseException, name: str) -> None:
         """Logged and handed on; an error in the error callback is only logged (AC-66)."""
         logger.error("callback %s failed", name, exc_info=error)
         told = self._option("on_callback_error")

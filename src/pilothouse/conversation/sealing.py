@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
@@ -325,7 +326,7 @@ class Changes:
                 before = controller.state
                 try:
                     controller.apply(staged.value, prepared)
-                except Exception as error:  # noqa: BLE001 - the journal holds the new state
+                except (Exception, CancelledError) as error:  # noqa: BLE001 - the journal holds the new state
                     around.note(member.key, "apply", error)
                 self.commits[member.key] = "committed"
                 self._composition.states.committed(member.key, staged)

@@ -7,6 +7,7 @@ come from when a thread is opened or goes back is `states`.
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -155,12 +156,12 @@ class StagedController(BaseAIController, Generic[S]):
 
         return take_back
 
-    def changed(self, change: Change[S], failed: Callable[[Exception], object] | None = None) -> None:
+    def changed(self, change: Change[S], failed: Callable[[BaseException], object] | None = None) -> None:
         """Tells the callbacks; one that raises is logged, and handed to `failed`."""
         for callback in self._listeners:
             try:
                 callback(change)
-            except Exception as error:
+            except (Exception, CancelledError) as error:
                 logger.exception("on_change of %s failed", type(self).__name__)
                 if failed is not None:
                     failed(error)
