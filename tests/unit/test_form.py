@@ -346,7 +346,9 @@ async def test_what_is_hidden_read_only_masked_or_to_be_asked() -> None:
     form = FormController(
         Booking,
         value={
-            "name": "Ada", "nights": 2, "arrival": "2026-05-01",
+            "name": "Ada",
+            "nights": 2,
+            "arrival": "2026-05-01",
             "address": {"street": "HIDDEN"},
             "token": "HIDDEN",
         },
