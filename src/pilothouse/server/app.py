@@ -29,6 +29,7 @@ from .call import Call, answer
 from .control import ControlFace
 from .copilotkit import CopilotKitFace
 from .cross import preflight, with_headers
+from .exports import ExportsFace
 from .health import Health
 from .house import AgentDefinition, AutoRecover, House
 from .metrics import MEDIA_TYPE as METRICS_TYPE
@@ -157,6 +158,7 @@ class Server:
         self.routes.add("POST", "/copilotkit/agent/{agent}/stop/{thread}", face.stop)
 
     def _add_control(self, runs: ControlFace, threads: ThreadsFace, artifacts: ArtifactsFace) -> None:
+        exports = ExportsFace()
         table: tuple[tuple[str, str, Handler], ...] = (
             ("GET", "/v1/agents", runs.agents),
             ("POST", "/v1/runs", runs.start),
@@ -183,6 +185,8 @@ class Server:
             ("GET", "/v1/threads/{thread}/tree", threads.tree),
             ("POST", "/v1/threads/{thread}/fork", threads.fork),
             ("POST", "/v1/threads/{thread}/head", threads.head),
+            ("GET", "/v1/threads/{thread}/controllers", exports.list),
+            ("GET", "/v1/threads/{thread}/controllers/{key}/{export}", exports.get),
         )
         for method, template, handler in table:
             self.routes.add(method, template, handler)

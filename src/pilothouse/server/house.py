@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -119,6 +120,11 @@ class Wing:
             chosen = getattr(self._template.provider, "default_model", None)
         return str(getattr(chosen, "id", chosen) or "")
 
+    @property
+    def may_export(self) -> bool:
+        """Whether its conversations may have AI controllers with something to fetch; a factory's may."""
+        return not isinstance(self._definition, AgentController) or bool(self._template.exports)
+
     async def _join(self, thread_id: str, context: RunContext) -> AgentController:
         """The thread's conversation, opened; the same for all who send to it at the same time."""
         found = self._conversations.get(thread_id)
@@ -130,6 +136,15 @@ class Wing:
                 found.adopt(self.runs, thread_id)
             self._conversations[thread_id] = found
         return await found.open()
+
+    @asynccontextmanager
+    async def visit(self, thread_id: str, context: RunContext) -> AsyncIterator[AgentController]:
+        """The thread's conversation, opened to be looked at: the one that somebody sends to, if there is one."""
+        self._using[thread_id] = self._using.get(thread_id, 0) + 1
+        try:
+            yield await self._join(thread_id, context)
+        finally:
+            self._leave(thread_id)
 
     async def send(
         self,
@@ -183,7 +198,9 @@ class Wing:
         self._using[thread_id] -= 1
         if not self._using[thread_id]:
             del self._using[thread_id]
-            self._conversations.pop(thread_id, None)
+            dropped = self._conversations.pop(thread_id, None)
+            if dropped is not None and dropped.controllers:  # they hold connections, files and processes
+                self._spawn(dropped.aclose(), f"end of {thread_id}")
 
     def preparing(self, thread_id: str) -> Reply | None:
         """A send of that thread that has no run yet."""

@@ -56,6 +56,7 @@ _POLICY: Final[JSONSchema] = {
 
 _SCHEMAS: Final[Mapping[str, JSONSchema]] = MappingProxyType(
     {
+        "Controller": _record("key exports", key=_TEXT, exports={"type": "array", "items": _TEXT}),
         "Problem": _record(
             "type title status detail instance code",
             type=_TEXT,
@@ -296,6 +297,10 @@ ROWS: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
             "threads", {201: _ref("Thread"), 200: _ref("Thread")}, _FORK, headers=_KEYED
         ),
         ("POST", "/v1/threads/{thread}/head"): Row("threads", {200: _ref("Thread")}, _record("run_id", True, run_id=_ID)),
+        ("GET", "/v1/threads/{thread}/controllers"): Row(
+            "threads", {200: _record("items", items={"type": "array", "items": _ref("Controller")})}
+        ),
+        ("GET", "/v1/threads/{thread}/controllers/{key}/{export}"): Row("threads", {200: "*/*", 422: None}),
         ("GET", "/openapi.json"): Row("server", {200: _OBJECT}),
         ("GET", "/metrics"): Row("server", {200: "text/plain"}),
     }

@@ -6,14 +6,15 @@ tenant; what is somebody else's is answered like what does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace as dataclass_replace
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from ..commands import Ack, Cancel, Command
+from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
 from ..core.agui.segments import Segment
@@ -583,6 +584,31 @@ class ScopedRuns:
         return await self.house.wings[agent].send(
             thread.key, key, ask, context=context, when_busy=when_busy, extras=extras
         )
+
+    async def agent_of(self, thread: ScopedThread) -> str:
+        """Who answers in a thread.
+
+        Raises:
+            Problem: 404, its agent is not served here.
+        """
+        agent = "" if thread.record is None else thread.record.agent
+        if not agent:
+            newest = await self.entries(RunQuery(thread_id=thread.key), limit=1)
+            agent = newest[0].binding if newest else next(iter(self.house.wings))
+        self.has_agent(agent)
+        return agent
+
+    async def may_export(self, thread: ScopedThread) -> bool:
+        """Whether its AI controllers may have something to fetch."""
+        return self.house.wings[await self.agent_of(thread)].may_export
+
+    @asynccontextmanager
+    async def visit(self, thread: ScopedThread) -> AsyncIterator[AgentController]:
+        """The conversation of a thread, opened to be looked at; nothing is begun by that."""
+        agent = await self.agent_of(thread)
+        context = RunContext(self.principal, thread.id, "", agent)
+        async with self.house.wings[agent].visit(thread.key, context) as conversation:
+            yield conversation
 
     async def began(self, run_id: str) -> ScopedRun:
         """The run of a send that was committed; its thread is now the newest of the list."""

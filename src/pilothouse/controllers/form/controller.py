@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
-from ...conversation.controllers import ResponseEvent, current_reply
+from ...conversation.controllers import Export, Exporter, ResponseEvent, current_reply
 from ...conversation.reply import Reply
 from ...conversation.staging import Change, StagedController
 from ...errors import ConfigError, ToolError
@@ -122,6 +123,7 @@ class FormController(StagedController[FormState], Generic[M]):
         self._offered: dict[str, dict[str, Option]] = {}
         self._kept: tuple[str, ...] = ()
         self._tools = _tools(self)
+        self.exports: Mapping[str, Exporter] = {"form": self._export}
 
     # For the user and the host
 
@@ -330,6 +332,12 @@ class FormController(StagedController[FormState], Generic[M]):
     @property
     def _now(self) -> FormState:
         return self.state or FormState(self._first, {}, {})
+
+    async def _export(self, given: Mapping[str, str]) -> Export:
+        """What an interface shows, as JSON."""
+        if given:
+            raise ValueError(f"there is no parameter {min(given)!r}")
+        return Export("application/json", json.dumps(self.public(self._now), ensure_ascii=False).encode())
 
     async def prepare(self, value: FormState, reply: Reply | None) -> FormState:
         """Leaves out what the person has edited since the model saw it."""
