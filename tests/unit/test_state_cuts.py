@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import warnings
 from collections import Counter
 
 import pytest
@@ -17,12 +15,17 @@ from pilothouse.testing import FaultyJournal
 from state_process import built
 
 
-async def life(inner: MemoryJournal, effects, at: int, when: str) -> bool:
-    """Whether a process came to that write; it does nothing any more from there on."""
+_dead: list[object] = []
+"""Conversations of processes that died: nobody collects what is in them."""
+
+
+async def cut_life(inner: MemoryJournal, effects, at: int, when: str) -> bool:
+    """A process that is as good as dead at that write; False if it came to its end before."""
     journal = FaultyJournal(inner)
     cut = journal.crash(at=at, when=when)
     others = asyncio.all_tasks()
     agent = built(journal, effects)
+    _dead.append(agent)
 
     async def live() -> None:
         reply = await agent.send("go", id="r1")
@@ -35,15 +38,6 @@ async def life(inner: MemoryJournal, effects, at: int, when: str) -> bool:
     for task in asyncio.all_tasks() - others:
         task.cancel()
     await asyncio.gather(living, reached, return_exceptions=True)
-    return died
-
-
-async def cut_life(inner: MemoryJournal, effects, at: int, when: str) -> bool:
-    """A process that is as good as dead at that write; False if it came to its end before."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # a process that died closes nothing
-        died = await life(inner, effects, at, when)
-        gc.collect()
     head = await inner.head("r1")
     if head is not None and head.owner is not None:
         await inner.release(Owner(head.owner))
