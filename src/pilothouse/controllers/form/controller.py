@@ -365,7 +365,9 @@ class FormController(StagedController[FormState], Generic[M]):
         self.state = prepared
         self._judged = judge(self._shape, prepared.draft)
 
-    def changed(self, change: Change[FormState], failed: Callable[[Exception], object] | None = None) -> None:
+    def changed(
+        self, change: Change[FormState], failed: Callable[[BaseException], object] | None = None
+    ) -> None:
         """Tells which fields are others than before."""
         before = change.before.draft if change.before is not None else {}
         after = self._now.draft
