@@ -102,6 +102,16 @@ class Driving(Answering):
                     self._admit(attempt)
         await self._follow_run(run_id, attempt, anew=anew)
 
+    def _again_or_anew(self) -> None:
+        """Shows what the thread holds: a run that was left for the refused one lives on."""
+        reply = self._controller.reply
+        if reply is not None and reply.committed and not reply.ended:
+            self._join(reply.id)
+        elif self._attempt is None:
+            if self._follow is not None and self._follow.over.is_set():
+                self._follow = None
+            self._spawn(self._load(), "reload")
+
     def _take_back(self, attempt: Attempt, error: BaseException | None) -> None:
         """No run came of it: what was shown at once is taken away (AG-15, AG-184)."""
         self._queued.pop(attempt, None)
@@ -115,7 +125,7 @@ class Driving(Answering):
                 self.status.set("idle")
                 self.is_loading.set(False)
         if not self._closed:
-            self._spawn(self._load(), "reload")
+            self._again_or_anew()
         if error is None:
             self._settle(attempt, "aborted")
         else:

@@ -66,6 +66,7 @@ class Following(Surface):
         self._queued: dict[Attempt, asyncio.Task[Any]] = {}
         self._commits: dict[str, asyncio.Future[None]] = {}
         self._captured = False
+        self._stale = False  # a stopped run may have recorded more than is shown
         self._shared: Mapping[str, JSON] = controller.shared_state
         self._shown_state: Mapping[str, JSON] | None = None
         self._patch: Mapping[str, JSON] = EMPTY  # of the state: shown before it is a fact
@@ -141,10 +142,13 @@ class Following(Surface):
         follow = Followed(run_id, Telling(self._display, run_id))
         follow.attempt = attempt
         follow.telling.current = attempt.live
-        if attempt.live or self._follow is None:
+        follow.stopped = not attempt.live  # stopped while it was being registered
+        self._stale = self._stale or follow.stopped
+        if attempt.live or self._attempt is None:
             self._follow = follow
         try:
-            if anew:
+            if anew or self._stale:
+                self._stale = False
                 await self._rebuild(run_id, attempt)
             async with runs.stream(run_id, recent=True) as items:
                 async for item in items:
@@ -177,6 +181,14 @@ class Following(Surface):
                 self._display.streaming_attempt = False
                 self._display.snapshot([*front, *given], reasoning=True)
                 self._display.streaming_attempt = True
+
+    async def _refresh(self, follow: Followed) -> None:
+        """A stopped run may have recorded more than was seen of it: its record is what is shown from now on."""
+        path = told_history(await self._controller.runs.history(follow.run_id))
+        if follow is self._follow and self._attempt is None and not self._closed:
+            self._stale = False
+            with self._batch():
+                self._display.snapshot(path, reasoning=True)
 
     def _after(self, follow: Followed, item: object) -> None:
         """What a fact means besides its text."""
@@ -236,6 +248,8 @@ class Following(Surface):
         """The run has its end, or nobody knows it."""
         state = follow.telling.state
         attempt = follow.attempt
+        if follow.stopped and follow is self._follow and self._attempt is None:
+            await self._refresh(follow)
         follow.over.set()
         if follow is self._follow and not follow.stopped:
             with self._batch():

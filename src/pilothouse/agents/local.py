@@ -18,6 +18,7 @@ from ..contracts import CancelToken, Clock
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.reply import Reply
+from ..core.display import Display
 from ..errors import (
     AgentBusy,
     InvalidTarget,
@@ -32,7 +33,8 @@ from ..runs.controller import random_id
 from .checking import Checking
 from .given import check_policy, checked_parts, checked_state, target_of
 from .operation import Operation
-from .telling import told_history, told_message
+from .surface import Attempt
+from .telling import Telling, told_history, told_message
 
 logger = logging.getLogger("pilothouse.agents")
 
@@ -142,6 +144,8 @@ class LocalAgent(Checking):
             and not self.in_flight
         ):
             self._switch()
+        elif controller.reply is None and not self.in_flight and self._replaced():
+            self._show_conversation()
         reply = controller.reply
         if reply is None or not reply.committed:
             return
@@ -150,6 +154,10 @@ class LocalAgent(Checking):
                 waiting.set_result(None)
         elif (self._follow is None or self._follow.run_id != reply.id) and self._loop is not None:
             self._join(reply.id)
+
+    def _replaced(self) -> bool:
+        """Whether the controller shows messages that no run of this thread told."""
+        return any(self._display.get(message.id) is None for message in self._controller.messages)
 
     def _switch(self) -> None:
         """Another thread: what belonged to the old one is left, and its late events change nothing."""
@@ -193,12 +201,18 @@ class LocalAgent(Checking):
         if view.outcome is None and view.status != "unknown":
             self._join(head)
         elif view.status == "unknown" and view.outcome is None:
-            error = self._unknown(
-                head, view.unknown.cause if view.unknown else "", uncertain=bool(view.calls)
-            )
+            cause = view.unknown.cause if view.unknown else ""
+            error = self._unknown(head, cause, uncertain=await self._uncertain(head))
             with self._batch():
                 self.status.set("error")
                 self.error.set(error)
+
+    async def _uncertain(self, run_id: str) -> bool:
+        """Whether a lost run began a call of which nobody knows the result."""
+        telling = Telling(Display(self._clock.monotonic), run_id)
+        for record in await self._controller.runs.events(run_id):
+            telling.take(record)
+        return telling.uncertain
 
     async def _watch(self) -> None:
         """Looks for runs that others start on the thread (AG-44)."""
@@ -289,6 +303,8 @@ class LocalAgent(Checking):
             policy = policy if policy == "queue" else "supersede"
         self._captured = parts is not None
         rolled = busy.run_id if when_busy == "rollback" and busy is not None else None
+        if rolled is not None and self._is_first(busy):
+            raise UnsupportedOption("rollback", self.name, "the first run of a thread has nothing before it")
 
         async def send(name: str) -> Reply:
             extras = RunExtras(
@@ -309,6 +325,11 @@ class LocalAgent(Checking):
             anew=rolled is not None,
             patch=patch,
         )
+
+    def _is_first(self, attempt: Attempt | None) -> bool:
+        """Whether nothing stands before what a run was given."""
+        messages = self._display.messages
+        return attempt is not None and bool(messages) and messages[0].id == attempt.message_id
 
     async def _before(self, run_id: str) -> Parent:
         """Where a run hangs that is rolled back: the new one takes its place."""

@@ -77,6 +77,7 @@ class Stopping(Steering):
         if follow is not None and follow.attempt is attempt:
             follow.telling.current = False
             follow.stopped = True
+            self._stale = True
         else:
             follow = None
         self._captured = True

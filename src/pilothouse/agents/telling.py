@@ -109,7 +109,6 @@ class Telling:
         current: its attempt is the display's; a run that was stopped or left tells its results only.
         events: what no value holds, since it was taken last.
         inputs: steering that the run took in, by message id, since it was taken last.
-        started: a call was started, and how many of those have no result yet.
     """
 
     def __init__(self, display: Display, run_id: str) -> None:
@@ -120,7 +119,9 @@ class Telling:
         self._display = display
         self._lengths: dict[tuple[str, str, int], int] = {}
         self._named: set[str] = set()
+        self._whole: set[str] = set()  # messages that were told as a whole: their pieces come late
         self._request: ModelRequested | None = None
+        self._unknown_results = False
         self._spent: dict[tuple[str, str], Usage] = {}
 
     @property
@@ -146,7 +147,8 @@ class Telling:
     @property
     def uncertain(self) -> bool:
         """Whether a call was started and nobody knows its result."""
-        return any(call.state in ("started", "observed") for call in self.state.calls.values())
+        started = any(call.state in ("started", "observed") for call in self.state.calls.values())
+        return started or self._unknown_results
 
     @property
     def pausing(self) -> bool:
@@ -180,10 +182,10 @@ class Telling:
                 pass
 
     def _fresh(self, kind: str, message_id: str, index: int, offset: int, text: str) -> str:
-        """What of a piece was not told yet; of one behind a gap nothing, its fact will close it."""
+        """What of a piece was not told yet: nothing of one behind a gap, which its fact will close."""
         key = (kind, message_id, index)
         known = self._lengths.get(key, 0)
-        if offset > known or offset + len(text) <= known:
+        if message_id in self._whole or offset > known or offset + len(text) <= known:
             return ""
         self._lengths[key] = offset + len(text)
         return text[known - offset :]
@@ -235,6 +237,7 @@ class Telling:
                 self._display.add_user(message.id, content_of(message.parts), sent=False)
         elif self.current:
             self._named.add(message.id)
+            self._whole.add(message.id)
             self._display.finish(told_message(message, self.state.run_id))
             if message.role != "assistant":
                 self._display.complete(message.id)
@@ -264,6 +267,7 @@ class Telling:
         self._display.call_runs(fact.call_id, arguments=fact.arguments)
 
     def _finished(self, fact: CallFinished) -> None:
+        self._unknown_results = self._unknown_results or fact.outcome == "unknown"
         content = content_of(fact.content)
         text = (
             content if isinstance(content, str) else "".join([getattr(part, "text", "") for part in content])
