@@ -14,7 +14,6 @@ from pilothouse.records import Owner
 from pilothouse.testing import FaultyJournal
 from state_process import built
 
-
 _dead: list[object] = []
 """Conversations of processes that died: nobody collects what is in them."""
 

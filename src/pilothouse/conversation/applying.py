@@ -14,7 +14,7 @@ import msgspec
 
 from ..core.calls import result_message
 from ..core.lifecycle import Input
-from ..core.state_patch import NOTE
+from ..core.state_notes import NOTE
 from ..errors import ProviderError, ReplyTimeout, SendTimeout, StreamEndedEarly, StreamIdleTimeout
 from ..events import (
     CallFinished,

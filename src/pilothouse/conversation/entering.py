@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ..commands import Command, FollowUp, Replace, Steer
 from ..contracts import RunPort, Runtime
 from ..core.canonical import digest_of
-from ..core.state_patch import NOTE
+from ..core.state_notes import NOTE
 from ..errors import ConfigError, SendRefused
 from ..events import ContinuityLost, Noted, Outcome, RunAbandoned, RunEnded
 from ..messages import JSON, MEDIA, InputPart

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ..core.canonical import NotJSON, encode
-from ..core.state_patch import NOTE, PatchError, escaped, noted
+from ..core.jsonpatch import PatchError
+from ..core.state_notes import NOTE, escaped, noted
 from ..errors import DeadReply, RecordRefused, UsageError
 from ..events import Noted
 from ..loop.context import current

@@ -15,7 +15,8 @@ import msgspec
 
 from ..contracts import Journal
 from ..core.canonical import encode
-from ..core.state_patch import NOTE, PatchError, noted
+from ..core.jsonpatch import PatchError
+from ..core.state_notes import NOTE, noted
 from ..errors import ArtifactNotFound
 from ..events import CallFinished, Noted
 from ..messages import JSON, Value

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .agents import FakeBackend as FakeBackend
     from .agents import MockAgent as MockAgent
     from .clock import StepClock as StepClock
+    from .controller_suite import AIControllerConformance as AIControllerConformance
     from .endpoint import ScriptedEndpoint as ScriptedEndpoint
     from .facts import RunFacts as RunFacts
     from .faults import FaultyJournal as FaultyJournal
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .scripted import ScriptedProvider as ScriptedProvider
 
 _HOMES = {
+    "AIControllerConformance": "controller_suite",
     "AgentConformance": "agent_suite.suite",
     "AgentDriver": "agent_suite.driving",
     "FakeAgent": "agents",
