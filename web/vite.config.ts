@@ -41,7 +41,7 @@ export default defineConfig({
     emptyOutDir: true,
     target: "es2022",
     modulePreload: false,
-    chunkSizeWarningLimit: 800,
+    chunkSizeWarningLimit: 1200,
   },
   server: {
     proxy: Object.fromEntries(["/agui", "/v1", "/healthz"].map((path) => [path, "http://127.0.0.1:8000"])),

@@ -1,6 +1,6 @@
 /** The control API over fetch. Every address is relative to the page, so that it works mounted under a prefix. */
 
-import type { AgentInfo, RunView, ThreadMessages, ThreadPage } from "./wire";
+import type { AgentInfo, ControllerInfo, FormShown, GridPage, RunView, ThreadMessages, ThreadPage } from "./wire";
 
 /** The server's refusal (RFC 9457). Without one, the request did not reach a server that answered: `Unreachable`. */
 export class Problem extends Error {
@@ -72,6 +72,9 @@ const id = encodeURIComponent;
 export const runUrl = (agent: string) => `./agui/${id(agent)}`;
 export const joinUrl = (agent: string, run: string) => `${runUrl(agent)}?runId=${id(run)}&offset=-1`;
 
+const exportUrl = (thread: string, key: string, name: string) =>
+  `./v1/threads/${id(thread)}/controllers/${id(key)}/${id(name)}`;
+
 export const api = {
   agents: () => json<{ items: AgentInfo[] }>("GET", "./v1/agents"),
   threads: (query: string, cursor?: string | null) => {
@@ -87,6 +90,16 @@ export const api = {
   run: (run: string) => json<RunView>("GET", `./v1/runs/${id(run)}`),
   recover: (run: string) => json<RunView>("POST", `./v1/runs/${id(run)}/recover`, {}),
   abandon: (run: string, reason: string) => json<RunView>("POST", `./v1/runs/${id(run)}/abandon`, { reason }),
+  controllers: (thread: string) =>
+    json<{ items: ControllerInfo[] }>("GET", `./v1/threads/${id(thread)}/controllers`),
+  exportUrl,
+  rows: (thread: string, key: string, { offset, limit, order }: { offset: number; limit: number; order: string }) => {
+    const params = new URLSearchParams({ offset: String(offset), limit: String(limit) });
+    if (order) params.set("order_by", order);
+    return json<GridPage>("GET", `${exportUrl(thread, key, "rows")}?${params}`);
+  },
+  spec: (thread: string, key: string) => json<unknown>("GET", exportUrl(thread, key, "spec")),
+  form: (thread: string, key: string) => json<FormShown>("GET", exportUrl(thread, key, "form")),
   stop: (agent: string, threadId: string, runId: string) =>
     json<{ stopped: boolean }>("POST", `${runUrl(agent)}/stop`, { threadId, runId }),
 };

@@ -10,7 +10,7 @@ import { isLive, isUnsettled, LIVE, outcomeText, shownStatus } from "./status";
 import { readStream, Unended, type StreamEvent, type StreamRequest } from "./stream";
 import * as transcript from "./transcript";
 import type { Item, Transcript } from "./transcript";
-import type { AgentInfo, RunRequest, RunStatus, RunView, ThreadInfo, ThreadMessages } from "./wire";
+import type { AgentInfo, Panel, RunRequest, RunStatus, RunView, ThreadInfo, ThreadMessages } from "./wire";
 
 /** The latest run of the open thread. */
 export interface Run {
@@ -36,6 +36,7 @@ export interface State {
   threadId: string | null;
   loading: boolean;
   items: Transcript;
+  panels: readonly Panel[]; // what the AI controllers show
   run: Run | null;
   link: "none" | "open" | "reconnecting";
   offline: boolean;
@@ -60,6 +61,7 @@ export class Session {
     threadId: null,
     loading: false,
     items: [],
+    panels: [],
     run: null,
     link: "none",
     offline: false,
@@ -140,7 +142,7 @@ export class Session {
     if (threadId === this.state.threadId && (threadId === null || this.state.items.length > 0)) return;
     this.leave();
     const agent = this.state.threads.find((it) => it.thread_id === threadId)?.agent ?? this.firstAgent();
-    this.set({ threadId, agent, items: [], run: null, loading: threadId !== null, draft: load("draft", threadId) });
+    this.set({ threadId, agent, items: [], panels: [], run: null, loading: threadId !== null, draft: load("draft", threadId) });
     if (threadId) await this.refresh();
   }
 
@@ -184,7 +186,22 @@ export class Session {
     this.seen = seen;
     this.set({ items, run, loading: false, ...(run ? { agent: run.agent } : {}) });
     this.restoreUnsent(threadId);
+    void this.loadPanels(threadId);
     if (run?.view && isLive(run.view)) void this.follow({ agent: run.agent, threadId, runId: run.id });
+  }
+
+  /** What the AI controllers show changes with the end of a run; a thread without any has none. */
+  private async loadPanels(threadId: string): Promise<void> {
+    const { visit } = this;
+    const { run } = this.state;
+    const found = await this.ask(() => api.controllers(threadId).catch(absent(NO_CONTROLLERS)), "quiet");
+    if (!found || visit !== this.visit) return;
+    const stamp = run ? `${run.id} ${run.status}` : "";
+    const panels = found.items.flatMap(({ key, exports }): Panel[] => {
+      const kind = KINDS.find(([name]) => exports.includes(name))?.[1];
+      return kind ? [{ key, kind, stamp }] : [];
+    });
+    this.set({ panels });
   }
 
   private async latestRun(threadId: string, listed: ThreadMessages): Promise<Run | null> {
@@ -449,6 +466,12 @@ const NOTES: Record<string, string> = {
   "pilothouse.recovered": "Resumed: the work goes on where it was interrupted.",
 };
 
+const KINDS = [
+  ["rows", "grid"],
+  ["spec", "chart"],
+  ["form", "form"],
+] as const; // which panel shows an AI controller, by an export that only its kind has
+const NO_CONTROLLERS = { items: [] as { key: string; exports: string[] }[] };
 const EMPTY_THREAD: ThreadMessages = { items: [], active_run: null, head: null };
 
 const absent =

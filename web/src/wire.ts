@@ -88,3 +88,43 @@ export interface RunView {
   can?: string[];
   live?: boolean;
 }
+
+/** What the AI controllers of a thread have to show. */
+export interface ControllerInfo {
+  key: string;
+  exports: string[];
+}
+
+export interface GridColumn {
+  name: string;
+  title: string;
+  type: string;
+  align: "left" | "right";
+  group: string | null;
+}
+
+export interface GridPage {
+  title?: string | null;
+  offset: number;
+  columns: GridColumn[];
+  rows: unknown[][];
+  more: boolean;
+  total: number | null;
+  complete: boolean;
+}
+
+export interface FormShown {
+  fields: { path: string; title: string; required: boolean; read_only: boolean; error: string | null }[];
+  values: Record<string, unknown>;
+  missing: string[];
+  complete: boolean;
+  form: string[];
+  changed: string[];
+}
+
+/** One AI controller in the page; `stamp` changes when what it shows may have changed. */
+export interface Panel {
+  key: string;
+  kind: "grid" | "chart" | "form";
+  stamp: string;
+}

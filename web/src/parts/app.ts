@@ -5,6 +5,7 @@ import { Session } from "../session";
 import { STATUS_WORDS } from "../status";
 import type { ThreadInfo } from "../wire";
 import type { ComposerView } from "./composer";
+import { panels } from "./data";
 import type { DialogView, Question } from "./dialog";
 import { ending, isOpenUnknown } from "./endings";
 import { icons } from "./icons";
@@ -178,6 +179,7 @@ export class AppView extends View {
             <div class="items">
               ${this.emptyText()}
               ${repeat(state.items, (it) => it.key, (it) => html`<ph-message .item=${it}></ph-message>`)}
+              ${panels(state.panels, state.threadId)}
               ${state.loading ? nothing : ending(this.session, this.ask)}
             </div>
           </section>

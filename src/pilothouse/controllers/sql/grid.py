@@ -359,6 +359,7 @@ class SQLGridController(StagedController[GridState]):
         view = self.view
         body = {
             **page.as_json(),
+            "title": None if view is None else view.title,
             "total": None if view is None else view.total,
             "complete": view is not None and view.complete,
         }

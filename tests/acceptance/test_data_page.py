@@ -1,0 +1,79 @@
+"""A database asked through the page in a real browser: a grid and a chart, and the same ones after a reload."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+import pytest
+from test_page import answers, open_page, send, wait_status, wait_text
+
+from served import ROOT, Served
+
+pytestmark = pytest.mark.browser
+
+EXAMPLE = ROOT / "examples/ask_your_data.py"
+
+
+def grid_rows(page) -> list[list[str]]:
+    rows = page.locator('[data-testid="grid"][aria-busy="false"] tbody tr')
+    rows.first.wait_for()
+    return [row.locator("td").all_inner_texts() for row in rows.all()]
+
+
+def chart_pixels(page) -> int:
+    """How many different colours the chart's canvas shows: a blank one shows one."""
+    page.locator('[data-testid="chart"] .canvas[data-drawn="yes"] canvas').wait_for()
+    return page.evaluate(
+        """() => {
+          const canvas = document.querySelector('[data-testid="chart"] canvas');
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+    )
+
+
+def test_ask_see_grid_and_chart_reload_and_see_them_again(tmp_path: Path, browser) -> None:
+    """Issue 7: asked in words; sorted, exported; drawn without any network; after a reload and a restart too."""
+    with Served(tmp_path, str(EXAMPLE)) as served:
+        page = open_page(browser, served)
+        outside: list[str] = []
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(served.url) else outside.append(asked.url)
+        )
+        send(page, "Show me the fees by port")
+        wait_text(page, "Here are the fees by port")
+        wait_status(page, "completed")
+        rows = grid_rows(page)
+        assert [row[0] for row in rows] == ["Brest", "Cowes", "Dover", "Kinsale", "Oban"]
+        assert chart_pixels(page) > 3
+
+        page.locator('[data-testid="grid"] th button').nth(1).click()
+        page.locator('[data-testid="grid"] th[aria-sort="ascending"]').wait_for()
+        fees = [float(row[1]) for row in grid_rows(page)]
+        assert fees == sorted(fees)
+        with page.expect_download() as started:
+            page.get_by_test_id("csv").click()
+        saved = Path(started.value.path()).read_text()
+        assert saved.splitlines()[0] == "port,fees"
+        assert len(saved.splitlines()) == 6
+
+        page.reload()
+        assert grid_rows(page) == rows
+        assert chart_pixels(page) > 3
+        send(page, "and the visits by month")
+        wait_text(page, "Here are the visits by month")
+        page.locator('[data-testid="grid"]').filter(has_text="Visits by month").wait_for()
+        assert len(grid_rows(page)) == 12
+        assert answers(page).count() >= 2
+        thread = page.url.partition("#")[2]
+        assert outside == []
+        assert page.errors == []
+    with Served(tmp_path, str(EXAMPLE)) as again:
+        page.goto(f"{again.url}/#{thread}")
+        assert len(grid_rows(page)) == 12
+        assert chart_pixels(page) > 3
+        with httpx2.Client(base_url=again.url) as client:
+            found = client.get("/v1/threads").json()["items"]
+            assert len(found) == 1
+        page.close()

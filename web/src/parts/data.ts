@@ -1,0 +1,249 @@
+import { html, nothing, type PropertyValues } from "lit";
+import { customElement, property, state } from "lit/decorators.js";
+import { api, Problem } from "../api";
+import type { FormShown, GridPage, Panel } from "../wire";
+import { View } from "./view";
+
+const PAGE = 20;
+
+/** What the AI controllers of a conversation show: grids, charts, forms. Each reads itself again when `stamp` changes. */
+export function panels(list: readonly Panel[], thread: string | null) {
+  if (!thread || list.length === 0) return nothing;
+  return html`
+    <section class="panels" aria-label="Data">
+      ${list.map(({ key, kind, stamp }) => {
+        switch (kind) {
+          case "grid":
+            return html`<ph-grid .thread=${thread} .source=${key} .stamp=${stamp}></ph-grid>`;
+          case "chart":
+            return html`<ph-chart .thread=${thread} .source=${key} .stamp=${stamp}></ph-chart>`;
+          case "form":
+            return html`<ph-form .thread=${thread} .source=${key} .stamp=${stamp}></ph-form>`;
+        }
+      })}
+    </section>
+  `;
+}
+
+/** One panel: what it shows is asked for when it appears, and when something may have changed. */
+abstract class PanelView<T> extends View {
+  @property({ attribute: false }) thread = "";
+  @property({ attribute: false }) source = "";
+  @property({ attribute: false }) stamp = "";
+  @state() protected shown: T | null = null;
+  @state() protected error = "";
+  @state() protected loading = false;
+  private asked = 0;
+
+  protected abstract ask(): Promise<T>;
+
+  protected override willUpdate(changed: PropertyValues): void {
+    if (changed.has("stamp") || changed.has("thread") || changed.has("source")) {
+      if (changed.has("thread") || changed.has("source")) this.shown = null;
+      void this.load();
+    }
+  }
+
+  /** The last question counts. Nothing chosen yet is no error: the panel stays away. */
+  protected async load(): Promise<void> {
+    const asked = ++this.asked;
+    this.loading = true;
+    try {
+      const shown = await this.ask();
+      if (asked === this.asked) [this.shown, this.error] = [shown, ""];
+    } catch (error) {
+      if (asked !== this.asked) return;
+      const empty = error instanceof Problem && error.status === 422 && !this.shown;
+      this.error = empty ? "" : error instanceof Error ? error.message : String(error);
+    }
+    if (asked === this.asked) this.loading = false;
+  }
+
+  protected failure() {
+    return this.error ? html`<p class="panel-error" role="alert">${this.error}</p>` : nothing;
+  }
+}
+
+@customElement("ph-grid")
+export class GridView extends PanelView<GridPage> {
+  @state() private order = ""; // a column's name, with `-` before it for descending
+  @state() private offset = 0;
+
+  protected override willUpdate(changed: PropertyValues): void {
+    if (changed.has("stamp") && changed.get("stamp") !== undefined) [this.order, this.offset] = ["", 0];
+    super.willUpdate(changed);
+  }
+
+  protected ask(): Promise<GridPage> {
+    return api.rows(this.thread, this.source, { offset: this.offset, limit: PAGE, order: this.order });
+  }
+
+  private sort(name: string): void {
+    this.order = this.order === name ? `-${name}` : name;
+    this.offset = 0;
+    void this.load();
+  }
+
+  private turn(by: number): void {
+    this.offset = Math.max(0, this.offset + by);
+    void this.load();
+  }
+
+  protected override render() {
+    const page = this.shown;
+    if (!page) return this.failure();
+    const last = page.offset + page.rows.length;
+    const total = page.total === null ? "" : ` of ${page.total}`;
+    return html`
+      <figure class="panel" data-testid="grid" data-source=${this.source} aria-busy=${this.loading}>
+        <figcaption>
+          <b>${page.title ?? "Rows"}</b>
+          <span class="soft">${page.rows.length ? `${page.offset + 1}–${last}${total}` : "no rows"}</span>
+          <a class="button quiet" data-testid="csv" href=${api.exportUrl(this.thread, this.source, "csv")} download>CSV</a>
+        </figcaption>
+        ${this.failure()}
+        <div class="table" tabindex="0">
+          <table>
+            <thead>
+              <tr>
+                ${page.columns.map(
+                  ({ name, title, align, group }) => html`
+                    <th scope="col" class=${align} aria-sort=${this.sorted(name)}>
+                      <button type="button" class="quiet" @click=${() => this.sort(name)}>
+                        ${group ? `${group}: ` : ""}${title}<span aria-hidden="true">${ARROWS[this.sorted(name)]}</span>
+                      </button>
+                    </th>
+                  `,
+                )}
+              </tr>
+            </thead>
+            <tbody>
+              ${page.rows.map(
+                (row) => html`
+                  <tr>
+                    ${row.map((cell, at) => html`<td class=${page.columns[at]!.align}>${cellText(cell)}</td>`)}
+                  </tr>
+                `,
+              )}
+            </tbody>
+          </table>
+        </div>
+        ${this.offset > 0 || page.more
+          ? html`<div class="pager">
+              <button type="button" ?disabled=${this.offset === 0} @click=${() => this.turn(-PAGE)}>Back</button>
+              <button type="button" data-testid="next-page" ?disabled=${!page.more} @click=${() => this.turn(PAGE)}>
+                Next
+              </button>
+            </div>`
+          : nothing}
+        ${page.complete || page.total === null ? nothing : html`<p class="soft">Only the first rows can be reached.</p>`}
+      </figure>
+    `;
+  }
+
+  private sorted(name: string): "ascending" | "descending" | "none" {
+    return this.order === name ? "ascending" : this.order === `-${name}` ? "descending" : "none";
+  }
+}
+
+const ARROWS = { ascending: " ▲", descending: " ▼", none: "" };
+
+function cellText(cell: unknown): string {
+  if (cell === null || cell === undefined) return "";
+  if (typeof cell !== "object") return String(cell);
+  const { type, size } = cell as { type?: string; size?: number };
+  return type === "bytes" ? `${size} bytes` : JSON.stringify(cell);
+}
+
+@customElement("ph-chart")
+export class ChartView extends PanelView<unknown> {
+  private drawn: unknown = null;
+  private erase: () => void = () => {};
+
+  protected ask(): Promise<unknown> {
+    return api.spec(this.thread, this.source);
+  }
+
+  override disconnectedCallback(): void {
+    super.disconnectedCallback();
+    this.erase();
+    this.drawn = null;
+  }
+
+  protected override updated(): void {
+    const into = this.querySelector<HTMLElement>(".canvas");
+    if (!into || this.shown === this.drawn) return;
+    this.drawn = this.shown;
+    void this.draw(into, this.shown);
+  }
+
+  private async draw(into: HTMLElement, spec: unknown): Promise<void> {
+    try {
+      const { draw } = await import("../vega");
+      if (spec !== this.shown) return;
+      this.erase();
+      into.replaceChildren();
+      this.erase = await draw(into, spec, matchMedia("(prefers-color-scheme: dark)").matches);
+      into.dataset["drawn"] = "yes";
+    } catch (error) {
+      this.error = `The chart cannot be drawn: ${error instanceof Error ? error.message : String(error)}`;
+    }
+  }
+
+  protected override render() {
+    if (!this.shown) return this.failure();
+    const png = api.exportUrl(this.thread, this.source, "png");
+    return html`
+      <figure class="panel" data-testid="chart" data-source=${this.source}>
+        <figcaption>
+          <b>Chart</b>
+          <a class="button quiet" href=${`${png}?scale=2`} download>PNG</a>
+        </figcaption>
+        ${this.failure()}
+        <div class="canvas" role="img" aria-label=${titleOf(this.shown)}></div>
+      </figure>
+    `;
+  }
+}
+
+function titleOf(spec: unknown): string {
+  const title = (spec as { title?: unknown }).title;
+  const text = typeof title === "object" && title !== null ? (title as { text?: unknown }).text : title;
+  return typeof text === "string" ? text : "Chart";
+}
+
+@customElement("ph-form")
+export class FormView extends PanelView<FormShown> {
+  protected ask(): Promise<FormShown> {
+    return api.form(this.thread, this.source);
+  }
+
+  protected override render() {
+    const form = this.shown;
+    if (!form) return this.failure();
+    return html`
+      <figure class="panel" data-testid="form" data-source=${this.source} data-complete=${form.complete}>
+        <figcaption>
+          <b>Form</b>
+          <span class="soft">${form.complete ? "complete" : `${form.missing.length} missing`}</span>
+        </figcaption>
+        ${this.failure()}
+        <dl>
+          ${form.fields.map(
+            ({ path, title, error }) => html`
+              <div class=${form.missing.includes(path) ? "missing" : ""}>
+                <dt>${title}</dt>
+                <dd>
+                  ${path in form.values ? cellText(form.values[path]) : html`<span class="soft">–</span>`}
+                  ${form.changed.includes(path) ? html`<small class="soft">by the assistant</small>` : nothing}
+                  ${error ? html`<small class="bad">${error}</small>` : nothing}
+                </dd>
+              </div>
+            `,
+          )}
+        </dl>
+        ${form.form.map((rule) => html`<p class="panel-error">${rule}</p>`)}
+      </figure>
+    `;
+  }
+}
