@@ -110,8 +110,11 @@ class AgentLoop:
     ) -> None:
         self._output = None if output_type is None else output_of(output_type)
         self._providers = Providers(provider)
-        config = config or LoopConfig()
-        self.config: Final = config.copy_with(model=config.model or self._providers.default_model)
+        if config is None:
+            config = LoopConfig.plain(self._providers.default_model)
+        elif config.model is None:
+            config = config.copy_with(model=self._providers.default_model)
+        self.config: Final = config
         assert self.config.model is not None
         self._providers.of(self.config.model)
         if self.config.limits.cost is not None and self.config.model.prices is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from typing import Any, Final, Literal, final
 
 from ..core.breaker import RepetitionBreaker, ToolMisuseBreaker
@@ -237,10 +238,10 @@ class LoopConfig:
     spill_above: int = 32_768
     result_limit: int = 67_108_864
     tool_misuse_breaker: ToolMisuseBreaker | None = None
-    repetition_breaker: RepetitionBreaker | None = field(default_factory=RepetitionBreaker)
+    repetition_breaker: RepetitionBreaker | None = field(default_factory=cache(RepetitionBreaker))
     run_idle_timeout: float = 480.0
     wire_dump: bool = False
-    redactor: Redactor = field(default_factory=Redactor)
+    redactor: Redactor = field(default_factory=cache(Redactor))  # it never changes: one for all
     wire_dump_limit: int = 262_144
     hook_timeout: float | None = None
     yield_probe_interval: float = 2.0
@@ -271,6 +272,12 @@ class LoopConfig:
             value = getattr(self, name)
             if value is not None:
                 _check(name, value, value > 0, "positive, or None for no limit")
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def plain(model: Model) -> LoopConfig:
+        """Every setting at its default, for a model: one for all who want no other."""
+        return LoopConfig(model=model)
 
     def copy_with(self, **changes: Any) -> LoopConfig:
         """A copy with some settings changed.

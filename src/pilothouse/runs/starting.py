@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -28,6 +28,8 @@ from ..records import Registration, RunQuery, RunSpec
 from .fleet import Fleet
 from .history import known_ids
 from .live import LiveRun
+
+T = TypeVar("T")
 
 ID_LIMIT = 200
 _UNFIT = re.compile("[\\x00-\\x1f\\x7f\\ud800-\\udfff]")
