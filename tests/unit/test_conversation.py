@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 
 import pytest
 
@@ -473,3 +474,27 @@ async def test_queued_sends_run_in_turn_and_supersede_replaces() -> None:
         dropped = await agent.send("3")
         assert not isinstance(dropped.outcome, Refused)
         await dropped.wait()
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"journal": "chat.db"}, 'SQLiteJournal("chat.db")'),
+        ({"thread_id": 5}, "thread_id must be a str, got int"),
+        ({"thread_id": ""}, "thread_id must have 1 to 200 characters"),
+        ({"thread_id": "a\nb"}, "control characters"),
+        ({"host": object()}, "request_update"),
+        ({"clock": 3}, "monotonic"),
+        ({"config": {"model": "x"}}, "config must be a LoopConfig, got dict"),
+    ],
+)
+def test_a_part_that_cannot_work_is_told_when_the_conversation_is_made(part: dict, says: str) -> None:
+    """AC-163: by the name of the argument, with what it should be."""
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        AgentController(ScriptedProvider(), **part)
+
+
+def test_a_models_name_is_no_provider_and_the_error_says_what_is() -> None:
+    """AC-160."""
+    with pytest.raises(TypeError, match=re.escape("pilothouse.provider('openai:gpt-5')")):
+        AgentController("openai:gpt-5")

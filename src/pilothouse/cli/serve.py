@@ -47,15 +47,15 @@ async def _serve(
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    async with SQLiteJournal(db) as journal:
+    # The agent first: if it cannot be loaded, no journal is left behind.
+    async with Agents(target, model, say) as definition, SQLiteJournal(db) as journal:
         await journal.open()
-        async with Agents(target, model, say) as definition:
-            app = Server({"default": definition}, journal=journal, auto_recover=recover)  # type: ignore[arg-type]
+        app = Server({"default": definition}, journal=journal, auto_recover=recover)  # type: ignore[arg-type]
 
-            def ready(url: str) -> None:
-                say(f"the chat is at {url}")
-                say(f"the journal is {db}; Ctrl-C stops")
-                if open_page and sys.stdout.isatty():
-                    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        def ready(url: str) -> None:
+            say(f"the chat is at {url}")
+            say(f"the journal is {db}; Ctrl-C stops")
+            if open_page and sys.stdout.isatty():
+                threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-            await serve_forever(app, host, port, ready=ready)
+        await serve_forever(app, host, port, ready=ready)

@@ -29,6 +29,7 @@ from .extras import RunExtras
 from .forms import TextProvider, TextRuntime, kind_of
 from .options import DEFAULTS, AgentOptions, BusyPolicy, merged
 from .order import Order
+from .parts import check_parts
 from .reply import PartialResponse, Reply
 from .sending import Sender
 from .setup import Setup
@@ -100,6 +101,7 @@ class AgentController:
         self._provider = provider
         if interceptor is not None and not callable(interceptor):
             raise ConfigError(f"interceptor must be callable, got {type(interceptor).__name__}")
+        check_parts(config=config, thread_id=thread_id, journal=journal, host=host, clock=clock)
         clock = clock or SystemClock()
         sanitized = merged(DEFAULTS, options)
         base = self._runtime_of(provider, clock)

@@ -69,7 +69,8 @@ def kind_of(provider: object) -> Kind:
             return "coroutine"
         if _has(provider, _RUNTIME):
             return "runtime"
-    raise TypeError(f"a provider is {FORMS}; got {_shown(provider)}")
+    way = f"; for a model by its name: pilothouse.provider({provider!r})" if isinstance(provider, str) else ""
+    raise TypeError(f"a provider is {FORMS}; got {_shown(provider)}{way}")
 
 
 def _shown(provider: object) -> str:

@@ -76,7 +76,7 @@ def judge_end(how: How, *, asked: str | None, effect: Effect, cancel_safe: bool,
         if (own := _OVER.get(asked)) is not None:
             return Verdict("failed", f"{own} {text}".strip(), asked, asked, marks)
         return Verdict("cancelled", _CANCELLED.format(reason=asked), asked, None, marks)
-    story = f"{_UNKNOWN.format(reason=asked, unknown=UNKNOWN_TEXT)} {text}".strip()
+    story = f"{UNKNOWN_TEXT} {text}".strip()
     return Verdict("unknown", story, asked, None, marks)
 
 
@@ -86,7 +86,6 @@ _OVER: Final = {
     "stuck": "This call was stuck and was stopped.",
 }
 """Reasons for which a call that may be repeated has failed, rather than been cancelled."""
-_UNKNOWN: Final = "This call was stopped ({reason}) while it ran. {unknown}"
 
 
 # What of an exception the model may read
