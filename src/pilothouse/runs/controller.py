@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Self, TypeAlias, final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, Self, TypeAlias, final
 
 from ..clock import SystemClock
 from ..commands import Ack, Cancel, Command, FollowUp, Replace, Steer, StopSource
@@ -456,6 +456,8 @@ class RunController:
     async def _aclose(self, seconds: float) -> None:
         fleet = self._fleet
         fleet.closed = True
+        begun = {*[each.task for each in fleet.starting.values()], *fleet.recovering.values()}
+        await self._end_all(begun, seconds)  # what they make live is closed with the others
         living = [live for live in fleet.live.values() if not live.over]
         for live in living:
             if not live.writer.stalled:
@@ -486,7 +488,7 @@ class RunController:
         """Waits for the runs' tasks; those that do not end in time are cancelled, then left."""
         await self._end_all({live.task for live in living if live.task is not None}, seconds)
 
-    async def _end_all(self, found: set[asyncio.Task[None]], seconds: float) -> None:
+    async def _end_all(self, found: Collection[asyncio.Task[Any]], seconds: float) -> None:
         tasks = {task for task in found if not task.done()}
         for limit_s in (seconds, 1.0):
             if not tasks:
@@ -501,5 +503,5 @@ class RunController:
                 task.cancel()
 
 
-async def _all_done(tasks: set[asyncio.Task[None]]) -> None:
+async def _all_done(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks)

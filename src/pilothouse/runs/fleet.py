@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
@@ -18,7 +19,7 @@ from ..records import (
     DescribedRuntime,
     Draft,
     Ownership,
-    Record,
+    RecordPage,
     Registration,
     RunHead,
     RunSpec,
@@ -36,6 +37,13 @@ logger = logging.getLogger("pilothouse.runs")
 
 KEPT_FINISHED = 256
 """Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
+
+
+class Starting(NamedTuple):
+    """A start that is being registered: what it is of, and the task that ends with (the live run, reopened)."""
+
+    identity: str
+    task: asyncio.Task[tuple[LiveRun | None, bool]]
 
 
 class Fleet:
@@ -79,6 +87,7 @@ class Fleet:
         self.live: dict[str, LiveRun] = {}
         self.finished: dict[str, LiveRun] = {}  # of those, the ones that are over, oldest first
         self.threads: dict[str, LiveRun] = {}  # the last run of each thread that was live here
+        self.starting: dict[str, Starting] = {}
         self.recovering: dict[str, asyncio.Task[None]] = {}
         self.releasing: dict[str, asyncio.Task[None]] = {}  # claims that are being given up
         self.watched: dict[
@@ -131,10 +140,9 @@ class Fleet:
         given = frozenset([message.id for message in spec.input])
         return Terms(requests, self.limits.max_pending, spec.output_schema is not None, given)
 
-    async def read(self, run_id: str, after: int, limit: int) -> list[Record]:
+    async def read(self, run_id: str, after: int, limit: int) -> RecordPage:
         """A page of facts."""
-        page = await self.journal.read(run_id, after=after, limit=limit)
-        return list(page.records)
+        return await self.journal.read(run_id, after=after, limit=limit)
 
     def ownership(self, head: RunHead) -> Ownership:
         """Who drives the run, as far as can be seen without a write (RC-50)."""
@@ -143,6 +151,8 @@ class Fleet:
             return "stalled" if live.writer.stalled else "here"
         if head.summary.state == "terminal":
             return "none"
+        if run_id in self.starting:  # registered, and about to be driven
+            return "here"
         if head.owner is not None and head.owner_alive and head.owner != self.owner.id:
             return "elsewhere"
         if head.summary.resting and self.parks(head.registration):
@@ -285,8 +295,13 @@ class Fleet:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("the claim of run %s ends with its lease: %s", run_id, error)
 
-    async def released(self, run_id: str) -> None:
-        """Waits until a claim that is being given up is: what comes after it is a new one."""
+    async def settled(self, run_id: str) -> None:
+        """Waits until a start that is under way is made, and a claim that is being given up is.
+
+        What comes after it is judged on what they leave.
+        """
+        if (starting := self.starting.get(run_id)) is not None:
+            await asyncio.wait({starting.task})
         if (task := self.releasing.get(run_id)) is not None:
             await asyncio.wait({task})
 

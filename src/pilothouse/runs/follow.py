@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from ..errors import CursorAhead
 from ..events import ContinuityLost, Delta, Lagged, OwnershipTold, RunAbandoned, RunEnded, StartRefused
-from ..records import Ownership, Record, RunHead
+from ..records import Ownership, Record, RecordPage, RunHead
 from .ring import Item, Subscription
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Source(NamedTuple):
 
     run_id: str
     head: Callable[[str], Awaitable[RunHead]]
-    read: Callable[[str, int, int], Awaitable[list[Record]]]
+    read: Callable[[str, int, int], Awaitable[RecordPage]]
     changed: Callable[[str, int], Awaitable[int]]
     live: Callable[[str], LiveRun | None]
     subscribe: Callable[[LiveRun], Subscription]
@@ -157,12 +157,15 @@ class Follower:
             self._subscription = source.subscribe(live)
             if self._recent:
                 self._subscription.rewind()
-        page = await source.read(source.run_id, self._seen, PAGE)
-        self._behind = len(page) >= PAGE
-        if (live := source.live(source.run_id)) is not None and self._subscription is not None:
+        found = await source.read(source.run_id, self._seen, PAGE)
+        page, self._behind = found.records, found.more
+        if (live := source.live(source.run_id)) is not None:
+            if self._subscription is None:  # it became live meanwhile: once more, subscribed
+                self._behind = True
+                return
             # A commit that its writer has not heard of yet is not given: who acts on a fact must meet a run that
             # knows it. The ring brings it.
-            page = [record for record in page if record.seq <= live.state.seq]
+            page = tuple([record for record in page if record.seq <= live.state.seq])
         for record in page:
             self._take(record, last=record is page[-1] and not self._behind and self._last(record))
             self._ready.append(record)

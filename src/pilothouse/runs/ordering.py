@@ -61,6 +61,8 @@ class Orders:
         fleet = self._fleet
         fleet.check_open("command a run")
         command, command_digest = _checked(command, fleet.limits)
+        if command.run_id in fleet.starting:
+            await fleet.settled(command.run_id)
         live = fleet.live.get(command.run_id)
         if live is not None and not live.over:
             # Its own memory is never behind the journal, which may be away.

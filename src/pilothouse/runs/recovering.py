@@ -98,7 +98,7 @@ class Recovery:
 
     async def _recover(self, run_id: str, accept: Accept, also: Sequence[Written]) -> None:
         fleet = self._fleet
-        await fleet.released(run_id)
+        await fleet.settled(run_id)
         head = await fleet.head(run_id)
         if head.summary.state == "terminal" or self._healthy(run_id):
             return
@@ -222,7 +222,7 @@ class Recovery:
     async def _check_status(self, run_id: str) -> StatusAnswer:
         fleet = self._fleet
         runtime = fleet.runtime
-        await fleet.released(run_id)
+        await fleet.settled(run_id)
         head = await fleet.head(run_id)
         fleet.check_control(head.registration)
         if not isinstance(runtime, Queryable):
@@ -261,7 +261,7 @@ class Recovery:
         fleet.check_open("abandon a run")
         if not reason.strip():
             raise InvalidCommand("abandoning a run needs a reason")
-        await fleet.released(run_id)
+        await fleet.settled(run_id)
         head = await fleet.head(run_id)
         why = fleet.why_not(head.registration)
         if why == "vocabulary":

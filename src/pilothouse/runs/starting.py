@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from fnmatch import fnmatchcase
 from typing import Literal, TypeVar
@@ -16,18 +17,24 @@ from ..core.settling import event_id_of
 from ..core.transcript import wants_answer
 from ..errors import (
     InvalidSpec,
+    JournalBusy,
+    JournalError,
+    JournalUnavailable,
     RunConflict,
     RunNotFound,
     StartRefused,
     StartUnknown,
     Unsupported,
+    UsageError,
 )
 from ..events import Failed, RunAccepted
-from ..messages import JSON, MEDIA, Message, Unset
-from ..records import Registration, RunQuery, RunSpec
-from .fleet import Fleet
+from ..messages import JSON, MEDIA, UNSET, Message, Unset
+from ..records import Registration, RunHead, RunQuery, RunSpec
+from .fleet import Fleet, Starting
 from .history import known_ids
 from .live import LiveRun
+
+logger = logging.getLogger("pilothouse.runs")
 
 T = TypeVar("T")
 
@@ -53,7 +60,7 @@ class Starter:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._starting: dict[str, tuple[str, asyncio.Future[LiveRun | None]]] = {}
+        self._uncertain: dict[str, None] = {}  # registrations whose commit was not confirmed, oldest first
 
     async def start(
         self,
@@ -185,25 +192,22 @@ class Starter:
             if live.registration.identity != registration.identity:
                 raise RunConflict(run_id)
             return live, True
-        if (other := self._starting.get(run_id)) is not None:
-            if other[0] != registration.identity:
+        if (other := fleet.starting.get(run_id)) is not None:
+            if other.identity != registration.identity:
                 raise RunConflict(run_id)
-            return await asyncio.shield(other[1]), True
+            return (await _joined(other.task))[0], True
         if fleet.journal.immediate:  # nobody can come in between
             return await self._register_durably(registration, expect_head)
-        done: asyncio.Future[LiveRun | None] = asyncio.get_running_loop().create_future()
-        self._starting[run_id] = (registration.identity, done)
-        try:
-            live, reopened = await self._register_durably(registration, expect_head)
-        except BaseException as error:
-            done.set_exception(error)
-            done.exception()
-            raise
-        else:
-            done.set_result(live)
-            return live, reopened
-        finally:
-            del self._starting[run_id]
+        # What was handed over is finished, whatever happens to who asked for it (RC-14).
+        task = asyncio.get_running_loop().create_task(self._register_durably(registration, expect_head))
+        fleet.starting[run_id] = Starting(registration.identity, task)
+        task.add_done_callback(lambda done: self._begun(run_id, done))
+        return await _joined(task)
+
+    def _begun(self, run_id: str, task: asyncio.Task[tuple[LiveRun | None, bool]]) -> None:
+        del self._fleet.starting[run_id]
+        if not task.cancelled() and isinstance(error := task.exception(), JournalError):
+            logger.warning("the start of run %s failed: %s", run_id, error)
 
     async def _register_durably(
         self, registration: Registration, expect_head: str | Unset | None
@@ -212,7 +216,7 @@ class Starter:
         fleet = self._fleet
         spec = registration.spec
         try:
-            await self._check_thread(spec)
+            await self._check_thread(spec, expect_head)
         except Unsupported:  # a repeat of what is registered asks for nothing new (RC-33)
             head = await fleet.journal.head(spec.run_id)
             if head is None:
@@ -240,35 +244,77 @@ class Starter:
             previous=state.chain,
         )
         apply(state, record)
-        creating = fleet.journal.create(
-            registration,
-            [record],
-            summary=state.summary(),
-            claim=fleet.claim_request(),
-            expect_head=expect_head,
-        )
-        if fleet.journal.immediate:
-            created = await creating
-        else:  # a registration handed over is not undone by a cancelled caller (RC-14)
-            created = await asyncio.shield(asyncio.get_running_loop().create_task(creating))
+        try:
+            created = await fleet.journal.create(
+                registration,
+                [record],
+                summary=state.summary(),
+                claim=fleet.claim_request(),
+                expect_head=expect_head,
+            )
+        except (JournalUnavailable, JournalBusy):  # it may have been committed all the same (JR-23)
+            self._uncertain[spec.run_id] = None
+            if len(self._uncertain) > fleet.limits.max_live_runs:
+                del self._uncertain[next(iter(self._uncertain))]
+            raise
+        head = created.head
         if created.existing:
-            if created.head.registration.identity != registration.identity:
+            if head.registration.identity != registration.identity:
                 raise RunConflict(spec.run_id)
-            return None, True
-        live = fleet.host(registration, state, created.head.fence)
+            if spec.run_id not in self._uncertain or (head.owner, head.head.seq) != (fleet.owner.id, 1):
+                return None, True
+            # An earlier try of ours had been stored after all, and nobody drives it: now it is driven.
+            registration, state = head.registration, await fleet.refold(head.registration)
+        self._uncertain.pop(spec.run_id, None)
+        live = fleet.host(registration, state, head.fence)
         live.publish_stored(record)
-        await fleet.drive(live, resume=False)
-        return live, False
+        try:
+            await fleet.drive(live, resume=False)
+        except Exception as error:  # nobody would drive it, and nobody is to wait for it
+            await live.lose("error", f"it could not be begun: {type(error).__name__}: {error}")
+            raise
+        return live, created.existing
 
-    async def _check_thread(self, spec: RunSpec) -> None:
-        reuse = self._fleet.described.descriptor.thread_reuse
+    async def _check_thread(self, spec: RunSpec, expect_head: str | Unset | None) -> None:
+        """Refuses a run that the runtime cannot have beside another one of its thread (RC-35)."""
+        fleet = self._fleet
+        reuse = fleet.described.descriptor.thread_reuse
         if reuse == "parallel":
             return
         if reuse == "none":
-            page = await self._fleet.journal.list(RunQuery(thread_id=spec.thread_id), limit=1)
+            page = await fleet.journal.list(RunQuery(thread_id=spec.thread_id), limit=1)
             if page.items and page.items[0].run_id != spec.run_id:
                 raise Unsupported("the runtime takes one run a thread", "thread_busy")
             return
-        live = self._fleet.threads.get(spec.thread_id)
+        live = fleet.threads.get(spec.thread_id)
         if live is not None and not live.over and live.run_id != spec.run_id:
-            raise Unsupported(f"run {live.run_id} is live in thread {spec.thread_id}", "thread_busy")
+            raise _busy(live.run_id, spec)
+        # Of the others only the last can be live, driven by another process or at rest: it let nobody pass either.
+        last = await fleet.journal.thread_head(spec.thread_id) if expect_head is UNSET else expect_head
+        if (
+            isinstance(last, str)
+            and last != spec.run_id
+            and (live is None or live.run_id != last or live.released)
+        ):
+            head = await fleet.journal.head(last)
+            if head is not None and self._is_live(head):
+                raise _busy(last, spec)
+
+    def _is_live(self, head: RunHead) -> bool:
+        """Whether a run of this contract is neither ended nor unknown (RC-35, RC-50)."""
+        fleet = self._fleet
+        if head.summary.state in ("terminal", "unknown") or fleet.why_not(head.registration) is not None:
+            return False
+        return fleet.ownership(head) not in ("orphaned", "none")
+
+
+async def _joined(task: asyncio.Task[T]) -> T:
+    """The result of a task that goes on if whoever waits for it leaves."""
+    await asyncio.wait({task})
+    if task.cancelled():
+        raise UsageError("cannot start a run while the run controller is closed")
+    return task.result()
+
+
+def _busy(run_id: str, spec: RunSpec) -> Unsupported:
+    return Unsupported(f"run {run_id} is live in thread {spec.thread_id}", "thread_busy")
