@@ -7,19 +7,17 @@ import io
 import pytest
 from rich.console import Console
 
-from pilothouse.cli.chat import Printer, plain
 from pilothouse.cli.explain import ended
+from pilothouse.cli.screen import Screen, plain
 from pilothouse.events import (
-    CallFinished,
     Cancelled,
     Completed,
     Failed,
     Incomplete,
-    TextTold,
     Truncated,
     Unknown,
 )
-from pilothouse.messages import Text
+from pilothouse.projection import AgentMessage, AgentToolCall, MessageDelivery
 
 
 @pytest.mark.parametrize(
@@ -53,8 +51,24 @@ def test_a_terminal_does_not_obey_what_a_model_writes() -> None:
 def test_text_is_printed_as_it_was_written(text: str) -> None:
     """Neither markup nor emoji names nor the width of the terminal change it, in answers and in results."""
     out = io.StringIO()
-    printer = Printer(Console(file=out, width=80, highlight=False, markup=False, emoji=False))
-    printer.take(TextTold("m", index=0, text=text, offset=0))
+    screen = Screen(Console(file=out, width=80, highlight=False, markup=False, emoji=False))
+    streaming = MessageDelivery("g", "streaming")
+    for length in range(1, len(text) + 1):
+        screen.messages([AgentMessage("m", "assistant", streaming, text[:length])])
+    screen.messages([AgentMessage("m", "assistant", streaming, text)])
     assert out.getvalue() == text
-    printer.take(CallFinished("c", outcome="succeeded", content=(Text(text),)))
-    assert out.getvalue() == f"{text} succeeded {text}\n"
+    screen.calls([AgentToolCall("c", "look", status="complete", result=text, ledger="succeeded")])
+    assert out.getvalue() == f"{text}\n⚙ look … succeeded {text}\n"
+
+
+def test_what_was_there_is_not_printed_and_a_correction_is() -> None:
+    """A screen shows what is new; reasoning ends with a line of its own; a rewrite is shown whole."""
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=80, highlight=False, markup=False, emoji=False))
+    old = AgentMessage("old", "assistant", MessageDelivery("old", "complete", "success"), "before")
+    screen.skip([old], [])
+    streaming = MessageDelivery("g", "streaming")
+    screen.messages([old, AgentMessage("m", "assistant", streaming, "", reasoning="hm")])
+    screen.messages([old, AgentMessage("m", "assistant", streaming, "one", reasoning="hm")])
+    screen.messages([old, AgentMessage("m", "assistant", streaming, "two", reasoning="hm")])
+    assert out.getvalue() == "hm\none\ntwo"

@@ -292,6 +292,9 @@ class Following(Surface):
         if found.agent == "error":
             assert isinstance(outcome, Failed)
             error_shown = self._failed(follow.run_id, outcome)
+            last = self._controller.last_reply
+            if last is not None and last.id == follow.run_id:
+                error_shown.__cause__ = last.error
         assert found.delivery is not None
         self._end(attempt, found.delivery, error=error_shown, reason=reason_of(outcome), usage=usage)
 

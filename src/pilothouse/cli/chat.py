@@ -1,42 +1,38 @@
-"""`pilothouse chat`: a conversation in the terminal."""
+"""`pilothouse chat`: a conversation in the terminal, with any agent: ours here, or whatever an AG-UI endpoint serves.
+
+It holds an `Agent` and knows nothing of what is behind it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-from ..conversation.controller import AgentController
-from ..conversation.extras import Refused
-from ..conversation.reply import Reply
-from ..errors import NothingToDo, UsageError
-from ..events import (
-    CallFinished,
-    CallStarted,
-    Completed,
-    Delta,
-    MessageAdded,
-    PartialSaved,
-    ReasoningTold,
-    RequestOpened,
-    TextTold,
-    Truncated,
-)
-from ..journal.sqlite import SQLiteJournal
-from ..messages import Text
-from ..runs.controller import RunController
-from .agents import Agents, template_of
-from .explain import ended, explain
+from ..agent_contracts import Agent
+from ..agent_errors import AgentError
+from ..errors import NothingToDo, PilothouseError, UsageError
+from ..messages import UNSET
+from ..projection import InterruptAnswer
+from .explain import explain
+from .screen import Screen, plain
 
 HELP = """/retry  answer the last message again     /new     a new thread
 /quit   leave (or Ctrl-D)                 /thread  this thread's id
 Ctrl-C  stop the answer                   /help    this"""
+
+_YES: Final = frozenset({"y", "yes", "ok"})
+_NO: Final = frozenset({"n", "no"})
+_PROBE_S: Final = 5.0
 
 
 def chat(target: str | None, *, model: str | None, db: Path, thread: str | None, message: str | None) -> None:
@@ -50,43 +46,114 @@ async def _chat(
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
+    source = _remote(target, say) if _is_url(target) else _here(target, model, db, say)
+    async with source as make:
+        terminal = Terminal(make)
+        try:
+            await terminal.open(thread)
+            if message is not None:
+                return await terminal.once(message)
+            await terminal.talk()
+        finally:
+            await terminal.aclose()
+    return 0
+
+
+Make = Callable[[str | None], Any]
+"""Makes an agent for a thread, or for a new one."""
+
+
+def _is_url(target: str | None) -> bool:
+    return target is not None and target.partition("://")[0] in ("http", "https")
+
+
+@asynccontextmanager
+async def _here(
+    target: str | None, model: str | None, db: Path, say: Callable[[str], None]
+) -> AsyncIterator[Make]:
+    """Agents over conversations of this process."""
+    from ..agents.local import LocalAgent
+    from ..journal.sqlite import SQLiteJournal
+    from ..runs.controller import RunController
+    from .agents import Agents, template_of
+
     async with SQLiteJournal(db) as journal:
         await journal.open()
         async with Agents(target, model, say) as definition:
             template = template_of(definition)
             async with RunController(template.runtime, journal=journal) as runs:
-                terminal = Terminal(template, runs)
-                await terminal.open(thread)
-                if message is not None:
-                    return await terminal.once(message)
-                await terminal.talk()
-    return 0
+                yield lambda thread: LocalAgent(template.joined(runs, thread))
+
+
+@asynccontextmanager
+async def _remote(url: str | None, say: Callable[[str], None]) -> AsyncIterator[Make]:
+    """Agents behind an address: an AG-UI endpoint, or the root of a Pilothouse server."""
+    from ..remote.agui import AGUIAgent
+    from ..remote.control import RunControlClient
+
+    assert url is not None
+    parts = urlsplit(url)
+    token = os.environ.get("PILOTHOUSE_TOKEN") or None
+    async with RunControlClient(
+        f"{parts.scheme}://{parts.netloc}", auth=token, timeout_s=_PROBE_S
+    ) as control:
+        names = await _agents_of(control)
+        ours = names is not None
+        if ours and not parts.path.strip("/"):
+            name = "default" if "default" in (names or ()) or not names else names[0]
+            url = f"{control.url}/agui/{name}"
+        say(f"agent {url}" + ("" if ours else " (AG-UI)"))
+        yield lambda thread: AGUIAgent(
+            url, thread_id=thread, auth=token, control=control if ours else None, on_violation="repair"
+        )
+
+
+async def _agents_of(control: Any) -> list[str] | None:
+    """The agents of a Pilothouse server; None where none answers as one."""
+    try:
+        found = await control.agents()
+    except AgentError as error:
+        if error.kind == "connection":
+            raise UsageError(f"{control.url} does not answer: {error}") from error
+        return None
+    items = found.get("items", found.get("agents")) if isinstance(found, dict) else None
+    if not isinstance(items, list):
+        return None
+    return [str(item.get("name") if isinstance(item, dict) else item) for item in items]
 
 
 class Terminal:
     """Reads lines, prints answers; Ctrl-C stops the answer that is being written."""
 
-    def __init__(self, template: AgentController, runs: RunController) -> None:
-        self._template = template
-        self._runs = runs
+    def __init__(self, make: Make) -> None:
+        self._make = make
         # Styles are arguments: what a model writes is never read as markup.
         self._console = Console(highlight=False, markup=False, emoji=False)
-        self._agent = template
+        self._agent: Any = None
 
     async def open(self, thread: str | None) -> None:
         """Opens a thread, or begins one."""
-        self._agent = self._template.joined(self._runs, thread)
-        await self._agent.open()
-        for message in self._agent.messages[-6:]:
+        await self.aclose()
+        self._agent = await self._make(thread).open()
+        for message in self._agent.messages.get()[-6:]:
             if message.role in ("user", "assistant") and message.text:
                 self._console.print(f"{message.role}: ", style="dim", end="")
                 self._console.print(plain(message.text), soft_wrap=True)
-        if self._agent.error is not None:
-            self._tell(str(self._agent.error))
+        if (error := self._agent.error.get()) is not None:
+            self._tell(_told(error))
+        self._ask()
+
+    async def aclose(self) -> None:
+        """Lets go of the agent."""
+        if self._agent is not None:
+            agent, self._agent = self._agent, None
+            await agent.aclose()
+            if (controller := getattr(agent, "controller", None)) is not None:
+                await controller.aclose()
 
     async def once(self, text: str) -> int:
         """One message, one answer; 1 if it did not complete."""
-        return await self._answer(text)
+        return await self._answer(lambda: self._agent.submit(text))
 
     async def talk(self) -> None:
         """The dialogue."""
@@ -110,22 +177,90 @@ class Terminal:
                 case "/new":
                     await self.open(None)
                 case "/retry":
-                    await self._answer(None)
+                    await self._answer(self._agent.retry)
                 case _ if line[0] == "/" and line[1:].isalpha():
                     self._tell(f"no command {line}: /help lists them")
+                case _ if self._pending():
+                    await self._reply(line)
                 case _:
-                    await self._answer(line)
+                    await self._answer(lambda line=line: self._agent.submit(line))  # type: ignore[misc]
 
-    async def _answer(self, text: str | None) -> int:
+    # Answers of the agent
+
+    async def _answer(self, act: Callable[[], Any]) -> int:
+        agent: Agent[Any] = self._agent
+        screen = Screen(self._console)
+        screen.skip(agent.messages.get(), agent.tool_calls.get())
+        leave = [agent.messages.subscribe(screen.messages), agent.tool_calls.subscribe(screen.calls)]
         try:
-            with self._interrupting(self._agent.abort):
-                return await self._send(text)
+            with self._interrupting(agent.stop):
+                outcome = await act()
         except NothingToDo as error:
             self._tell(str(error))
             return 1
-        except UsageError as error:
-            self._tell(str(error), "red")
+        except PilothouseError as error:
+            self._tell(explain(error), "red")
             return 1
+        finally:
+            for end in leave:
+                end()
+        return self._ended(outcome)
+
+    def _ended(self, outcome: str) -> int:
+        """Says how it ended, where that is not by itself clear; 0 for an answer."""
+        self._console.print()
+        agent: Agent[Any] = self._agent
+        if outcome == "nothing":
+            self._tell("there is nothing to retry")
+            return 1
+        if (error := agent.error.get()) is not None:
+            self._tell(_told(error))
+            return 1
+        if outcome == "paused":
+            self._ask()
+            return 1
+        if outcome == "aborted":
+            self._tell("cancelled")
+            return 1
+        last = agent.messages.get()[-1:]
+        reason = last[0].delivery.reason if last else None
+        if reason is not None:
+            self._tell(
+                "truncated: the answer was cut by an output limit"
+                if reason == "truncated"
+                else f"incomplete: {reason}"
+            )
+        return 0 if reason in (None, "truncated") else 1
+
+    # Questions of the agent
+
+    def _pending(self) -> bool:
+        signal_ = self._agent.interrupt
+        asked = None if signal_ is None else signal_.get()
+        return asked is not None and asked.resumable
+
+    def _ask(self) -> None:
+        """Shows what the agent wants to know."""
+        if not self._pending():
+            return
+        batch = getattr(self._agent, "interrupts", None)
+        items = () if batch is None else batch.batch.get()
+        for item in items:
+            how = " [y/n]" if _wants_consent(item) else ""
+            said = item.message or item.reason or "it waits for an answer"
+            self._console.print(plain(f"asks: {said}{how}"), style="magenta", soft_wrap=True)
+
+    async def _reply(self, line: str) -> None:
+        """The line is the answer to what was asked; of several questions, to all."""
+        batch = self._agent.interrupts.batch.get()
+        payloads = [_payload(item, line) for item in batch]
+        if UNSET in payloads:
+            self._tell("answer with y or n; /quit leaves, and it stays open")
+            return
+        answers = [
+            InterruptAnswer(item.id, payload=payload) for item, payload in zip(batch, payloads, strict=True)
+        ]
+        await self._answer(lambda: self._agent.submit(resume=answers))
 
     @contextmanager
     def _interrupting(self, do: Callable[[], object]) -> Iterator[None]:
@@ -149,97 +284,31 @@ class Terminal:
     def _tell(self, line: str, style: str = "yellow") -> None:
         self._console.print(plain(line), style=style, soft_wrap=True)
 
-    async def _send(self, text: str | None) -> int:
-        agent = self._agent
-        reply = await (agent.retry() if text is None else agent.send(text))
-        if reply.run is not None:
-            await self._show(reply)
-        outcome = await reply.wait()
-        self._console.print()
-        if isinstance(outcome, Completed | Truncated):
-            return 0
-        if isinstance(outcome, Refused):
-            said = explain(outcome.error)
-        else:
-            said = ended(outcome) if reply.error is None else explain(reply.error)
-        self._tell(said)
-        return 1
 
-    async def _show(self, reply: Reply) -> None:
-        """Prints the run as it is told; what was said before we began to listen comes from its facts."""
-        assert reply.run is not None
-        printer = Printer(self._console)
-        async with reply.run.stream() as items:
-            async for item in items:
-                printer.take(item.body if isinstance(item, Delta) else item.fact)
+def _told(error: AgentError) -> str:
+    """An error in one line: in the provider's words where there are some, and what can be done."""
+    cause = error.__cause__
+    said = (
+        explain(cause)
+        if isinstance(cause, PilothouseError) and not isinstance(cause, AgentError)
+        else explain(error)
+    )
+    return f"{said}: {error.detail}" if error.detail else said
 
 
-class Printer:
-    """Text once, however it comes: as deltas, or whole with the message. Reasoning is dimmed, a tool is one line."""
-
-    def __init__(self, console: Console) -> None:
-        self._write = console.print
-        self._flush = console.file.flush
-        self._printed: dict[str, dict[int, int]] = {}  # characters by message and part
-        self._reasoning = False
-
-    def take(self, said: object) -> None:
-        """Prints one fact or delta, if it says something to a reader."""
-        match said:
-            case ReasoningTold(text=text):
-                self._reasoning = True
-                self._styled(text, "dim italic")
-            case TextTold(message_id=message_id, index=index, offset=offset, text=text):
-                self._text(message_id, index, offset, text)
-            case PartialSaved(part="text", message_id=message_id, index=index, offset=offset, text=text):
-                self._text(message_id, index, offset, text)
-            case MessageAdded(message=message) if message.role == "assistant":
-                printed = sum(self._printed.pop(message.id, {}).values())
-                self._print(message.text[printed:])
-            case CallStarted(tool=tool):
-                self._end_reasoning()
-                self._styled(f"\n⚙ {tool}", "cyan")
-                self._styled(" …", "")
-            case CallFinished(outcome=outcome, content=content):
-                shown = "".join(part.text for part in content if isinstance(part, Text))
-                self._styled(f" {outcome} ", "cyan")
-                self._styled(f"{shown[:200]}\n", "dim")
-            case RequestOpened(request=request):
-                self._styled(f"\nasks: {request.prompt or request.kind}\n", "magenta")
-            case _:
-                pass
-
-    def _text(self, message_id: str, index: int, offset: int, text: str) -> None:
-        """What of a piece was not printed yet: offsets say what a reader has (RC-20)."""
-        parts = self._printed.setdefault(message_id, {})
-        printed = parts.get(index, 0)
-        if offset <= printed < offset + len(text):
-            parts[index] = offset + len(text)
-            self._print(text[printed - offset :])
-
-    def _print(self, text: str) -> None:
-        if text:
-            self._end_reasoning()
-            self._styled(text, "")
-            self._flush()
-
-    def _styled(self, text: str, style: str) -> None:
-        self._write(plain(text), style=style, end="", soft_wrap=True)
-
-    def _end_reasoning(self) -> None:
-        if self._reasoning:
-            self._reasoning = False
-            self._write()
+def _wants_consent(item: Any) -> bool:
+    schema = item.response_schema
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return item.reason in ("tool_call", "confirmation") or (
+        isinstance(properties, dict) and "approved" in properties
+    )
 
 
-# Of the control characters a terminal gets only these two from a model; the others could move its cursor.
-_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
-_CONTROLS |= dict.fromkeys(range(0x7F, 0xA0), 0xFFFD)
-
-
-def plain(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
-    return text.translate(_CONTROLS)
+def _payload(item: Any, line: str) -> Any:
+    if not _wants_consent(item):
+        return line
+    word = line.lower()
+    return True if word in _YES else False if word in _NO else UNSET
 
 
 def _prompt() -> None:

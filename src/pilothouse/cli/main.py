@@ -106,7 +106,7 @@ def chat(
         typer.Option("--message", "-M", help="Send one message, print the answer, exit.", show_default=False),
     ] = None,
 ) -> None:
-    """Chat in the terminal. Ctrl-C stops the answer, Ctrl-D leaves."""
+    """Chat in the terminal. TARGET may be an address too: any AG-UI endpoint. Ctrl-C stops the answer, Ctrl-D leaves."""
     from .chat import chat as run
 
     run(target, model=model, db=db, thread=thread, message=message)
