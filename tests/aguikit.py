@@ -12,10 +12,11 @@ from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.content import snapshot
 from pilothouse.core.agui.ends import Names
 from pilothouse.core.agui.position import Position, read
-from pilothouse.core.agui.project import Frame, Projector, Snapshot
+from pilothouse.core.agui.project import Frame, Projector, Snapshot, StateAt
 from pilothouse.core.canonical import chain_start, seal
 from pilothouse.core.run import RunState, apply
 from pilothouse.core.settling import event_id_of, expand
+from pilothouse.core.state_notes import NOTE, noted
 from pilothouse.core.transcript import Transcript
 from pilothouse.events import (
     AnyFact,
@@ -35,6 +36,7 @@ from pilothouse.events import (
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
+    Noted,
     Outcome,
     PartialSaved,
     ReasoningTold,
@@ -125,6 +127,14 @@ class Tape:
                 transcript.add(record)
         return transcript.messages()
 
+    def shared(self, until: int | None = None) -> dict:
+        """The shared state behind a fact."""
+        state: dict = {}
+        for record in self.records:
+            if isinstance(record.fact, Noted) and (until is None or record.seq <= until):
+                state = noted(state, record.fact.data)
+        return state
+
     def fill(
         self, frames: Iterable[Frame], profile: agui.Profile = "1.0"
     ) -> list[tuple[agui.Event, Position | None]]:
@@ -136,6 +146,8 @@ class Tape:
                 until = 1 if event.scope == "front" else event.until
                 path = self.path(until)
                 event = agui.MessagesSnapshot(snapshot(path, profile=profile))
+            if isinstance(event, StateAt):
+                event = agui.StateSnapshot(self.shared(event.until))
             out.append((event, frame.position))
         return out
 
@@ -157,6 +169,7 @@ class Client:
         self.messages: list[dict] = []
         self.terminal: agui.Event | None = None
         self.notes: list[str] = []
+        self.state: dict | None = None
 
     def take(self, events: Iterable[agui.Event]) -> Client:
         for event in events:
@@ -192,6 +205,11 @@ class Client:
                 self._have(event.message_id, "tool")["content"] = event.content
             case agui.MessagesSnapshot():
                 self._reconcile(event)
+            case agui.StateSnapshot():
+                self.state = event.snapshot
+            case agui.StateDelta():
+                assert self.state is not None, "a change without a baseline"
+                self.state = noted(self.state, {"delta": event.delta})
             case agui.Custom():
                 if event.name not in ("pilothouse.tool", "pilothouse.progress"):
                     self.notes.append(event.name)
@@ -254,6 +272,10 @@ class Inventor:
             tape.fact(TurnEnded(turn))
             if rng.random() < 0.3:
                 self._steer(turn)
+            if rng.random() < 0.5:
+                change = {"op": "add", "path": f"/{rng.choice('ab')}", "value": rng.randint(1, 9)}
+                told = {"snapshot": {"c": turn}} if rng.random() < 0.2 else {"delta": [change]}
+                tape.fact(Noted(NOTE, told))
         self._end()
         return tape
 

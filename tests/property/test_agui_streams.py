@@ -16,7 +16,7 @@ from pilothouse.core.agui.project import Projector, StartOver
 from pilothouse.core.agui.verify import Phase, Verifier
 from pilothouse.core.agui.wire import frame
 from pilothouse.core.sse import SSEReader
-from pilothouse.events import Delta
+from pilothouse.events import Delta, Noted
 from pilothouse.records import Record
 
 seeds = st.integers(0, 2**32)
@@ -65,6 +65,9 @@ def test_the_journal_alone_tells_the_same(seed: int) -> None:
     assert live.shown() == later.shown()
     assert live.terminal == later.terminal
     assert live.notes == later.notes
+    assert live.state == later.state
+    if any(isinstance(record.fact, Noted) for record in tape.records):  # SV-80
+        assert live.state == tape.shared()
 
 
 def replay(tape: Tape, rng: random.Random) -> list[Record | Delta]:
@@ -112,6 +115,7 @@ def test_every_cut_is_resumed_without_gap_or_repetition(seed: int, moment: int, 
             assert all(p > place for p in rest)
         both = Client().take([*before, *[event for event, _ in after]])
         assert both.shown() == whole.shown(), f"cut behind {place}"
+        assert both.state == whole.state, f"cut behind {place}"
         assert both.terminal == whole.terminal
         if number + 1 < len(told):
             verifier = Verifier()

@@ -286,6 +286,17 @@ class AgentController:
         return self._setup.shared.watch(callback)
 
     @property
+    def reserved_state(self) -> frozenset[str]:
+        """Keys of the shared state that belong to AI controllers: nobody else can change them."""
+        composition = self._setup.composition
+        return frozenset() if composition is None else frozenset(composition.by_key)
+
+    @property
+    def plugged(self) -> bool:
+        """Whether anything of a host's is called around its sends: controllers, interceptor, listeners, context."""
+        return self._setup.plugged
+
+    @property
     def restore_errors(self) -> Mapping[str, Exception]:
         """Why stored states could not be restored, by key; they are kept until something is committed over them."""
         composition = self._setup.composition

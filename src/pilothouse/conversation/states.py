@@ -7,9 +7,11 @@ stored once, by digest; a state whose controller is not given, or cannot be read
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -21,10 +23,10 @@ from ..errors import ArtifactNotFound
 from ..events import CallFinished, Noted
 from ..messages import JSON, Value
 from ..records import Parent, Record, RunSpec
+from ..runs.controller import RunController
 from .sealing import COMMITTED, STAGED, Staged
 
 if TYPE_CHECKING:
-    from ..runs.controller import RunController
     from .composition import Composition
 
 logger = logging.getLogger("pilothouse.conversation")
@@ -273,26 +275,47 @@ async def patch_of(journal: Journal, spec: RunSpec) -> dict[str, JSON] | None:
     return dict(patch) if isinstance(patch, Mapping) else None
 
 
+_KEPT: Final = 256
+"""Folds that are kept for each run controller: a thread goes on from its head."""
+
+_folds: Final[WeakKeyDictionary[RunController, OrderedDict[str, dict[str, JSON]]]] = WeakKeyDictionary()
+"""The shared state behind runs that have ended: it never changes."""
+
+
 async def shared_at(runs: RunController, parent: Parent | None) -> dict[str, JSON]:
     """The shared state at a place of the tree: the fold of the notes along the path (TC-120)."""
-    line: list[tuple[RunSpec, Sequence[JSON]]] = []
+    kept = _folds.setdefault(runs, OrderedDict())
+    line: list[tuple[RunSpec, Sequence[JSON], bool]] = []
     cursor = parent
-    while cursor is not None:
-        spec = await runs.registered(cursor.run_id)
-        records = await notes_of(runs.journal, cursor.run_id, *_MESSAGES)
-        cut = await cut_of(runs, cursor, records)
-        line.append((spec, [note for seq, note in _changes(records) if cut is None or seq <= cut]))
-        cursor = spec.parent
     state: dict[str, JSON] = {}
-    for spec, notes in reversed(line):
+    while cursor is not None:
+        whole = cursor.keep_through is None and not cursor.seq
+        if whole and cursor.run_id in kept:
+            state = kept[cursor.run_id]
+            break
+        spec = await runs.registered(cursor.run_id)
+        records = await notes_of(runs.journal, cursor.run_id, *_MESSAGES, "run_ended")
+        ended = any(record.fact.kind == "run_ended" for record in records)
+        cut = await cut_of(runs, cursor, [record for record in records if record.fact.kind != "run_ended"])
+        if cut is None and ended and cursor.run_id in kept:
+            state = kept[cursor.run_id]
+            break
+        notes = [note for seq, note in _changes(records) if cut is None or seq <= cut]
+        line.append((spec, notes, cut is None and ended))
+        cursor = spec.parent
+    for spec, changes, final in reversed(line):
         patch = await patch_of(runs.journal, spec)
         if patch is not None:
             state = {**state, **patch}
-        for note in notes:
+        for note in changes:
             try:
                 state = noted(state, note)
             except PatchError as error:
                 logger.warning("a note of the shared state of run %s does not apply: %s", spec.run_id, error)
+        if final:
+            kept[spec.run_id] = state
+            while len(kept) > _KEPT:
+                kept.popitem(last=False)
     return state
 
 

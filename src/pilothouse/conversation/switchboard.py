@@ -8,7 +8,7 @@ attachments loaded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -78,10 +78,21 @@ class Line:
 
 
 class Switchboard:
-    """A runtime that only chooses the runtime."""
+    """A runtime that only chooses the runtime.
 
-    def __init__(self, default: Callable[[], Runtime]) -> None:
+    Args:
+        default: the runtime of a thread that no conversation is connected to.
+        join: connects the conversation of a thread whose run is taken up again, if it wants to.
+    """
+
+    def __init__(
+        self,
+        default: Callable[[], Runtime],
+        *,
+        join: Callable[[RunSpec], Awaitable[None]] | None = None,
+    ) -> None:
         self._default = default
+        self._join = join
         self._descriptor = default().describe()
         self._lines: WeakValueDictionary[str, Line] = WeakValueDictionary()
 
@@ -122,6 +133,9 @@ class Switchboard:
     async def admit(self, spec: RunSpec) -> None:
         """A run of an earlier process is taken up again: who is plugged in is told before anything is written (TC-115)."""
         line = self._lines.get(spec.thread_id)
+        if line is None and self._join is not None:  # nobody sends to that thread at present
+            await self._join(spec)
+            line = self._lines.get(spec.thread_id)
         if line is not None and (sender := line.sender()) is not None:
             from .entering import resumed
 

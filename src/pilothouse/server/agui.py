@@ -502,7 +502,8 @@ def _ask(planned: Plan, asked: RunInput) -> Ask:
     )
     content = _content(planned.new) if planned.action == "send" else None
     action: Any = "send" if planned.action == "continue" else planned.action
-    return Ask(action, content, planned.target, asked.forwarded_props, context)
+    state = asked.state if isinstance(asked.state, dict) else {}
+    return Ask(action, content, planned.target, asked.forwarded_props, context, state)
 
 
 async def _wished(call: Call, props: Mapping[str, Any]) -> RunExtras:

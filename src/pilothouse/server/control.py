@@ -456,11 +456,17 @@ async def _extras(call: Call, body: Mapping[str, JSON]) -> RunExtras:
         deadline = msgspec.convert(body.get("deadline"), float | None, strict=False)
         limits = msgspec.convert(body.get("limits") or {}, dict[str, Any])
         metadata = msgspec.convert(body.get("metadata") or {}, dict[str, Any])
+        state = msgspec.convert(body.get("state"), dict[str, Any] | None)
     except msgspec.ValidationError as error:
         raise invalid(("", str(error))) from None
     extensions = {"server/metadata": metadata} if metadata else {}
     return RunExtras(
-        parent=parent, client_tools=tools, deadline=deadline, limits=limits, extensions=extensions
+        parent=parent,
+        client_tools=tools,
+        state=state,
+        deadline=deadline,
+        limits=limits,
+        extensions=extensions,
     )
 
 

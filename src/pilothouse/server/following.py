@@ -10,7 +10,7 @@ from ..core.agui import events as agui
 from ..core.agui.content import snapshot
 from ..core.agui.ends import Names
 from ..core.agui.position import Position
-from ..core.agui.project import Frame, Projector, Snapshot
+from ..core.agui.project import Frame, Projector, Snapshot, StateAt
 from ..core.agui.segments import Segment
 from ..core.agui.verify import Verifier
 from ..core.agui.wire import Flow, frame
@@ -118,6 +118,11 @@ class Following:
             if key is not None and not self._due(key):
                 continue
             made = event
+            if isinstance(made, StateAt):
+                state = await self._run.shared_state(made.until)
+                if not state and position is not None and made.until < self._segment.since:
+                    continue  # of a thread that has none
+                made = agui.StateSnapshot(state)
             if isinstance(made, Snapshot):
                 filled = await self._filled(made)
                 if filled is None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -22,11 +23,12 @@ from ..conversation.options import BusyPolicy
 from ..conversation.reply import Reply
 from ..conversation.switchboard import Switchboard
 from ..core.agui.segments import Segment, Segments
+from ..core.jsonpatch import equal
 from ..errors import ConfigError, InvalidSpec
 from ..loop.agent import AgentLoop
 from ..loop.ready_tools import external_tool
 from ..messages import JSON, InputPart, ToolSpec
-from ..records import RunQuery
+from ..records import RunQuery, RunSpec
 from ..runs.controller import RunController
 from .auth import Principal
 from .metrics import Metrics
@@ -61,7 +63,8 @@ AgentDefinition: TypeAlias = AgentController | Callable[[RunContext], AgentContr
 class Ask(Struct, frozen=True):
     """What a send is to do: a new message, an answer to an earlier one again, or going on after a failure.
 
-    `props` and `context` are what the client says beside it; they reach a factory as they are.
+    `props` and `context` are what the client says beside it; they reach a factory as they are. `state` is the shared
+    state as the client has it: what differs is a change (SV-107).
     """
 
     action: Literal["send", "regenerate", "retry"] = "send"
@@ -69,6 +72,7 @@ class Ask(Struct, frozen=True):
     target: str = ""
     props: Mapping[str, JSON] = field(default_factory=dict)
     context: tuple[ContextEntry, ...] = ()
+    state: Mapping[str, JSON] = field(default_factory=dict)
 
 
 class Wing:
@@ -100,7 +104,7 @@ class Wing:
             self._template = _conversation(definition(nobody), name)
         template = self._template
         self.runs = RunController(
-            Switchboard(lambda: template.runtime),
+            Switchboard(lambda: template.runtime, join=self._take_up),
             name,
             journal=journal,
             auto_recover=auto_recover,
@@ -124,6 +128,27 @@ class Wing:
     def may_export(self) -> bool:
         """Whether its conversations may have AI controllers with something to fetch; a factory's may."""
         return not isinstance(self._definition, AgentController) or bool(self._template.exports)
+
+    async def _take_up(self, spec: RunSpec) -> None:
+        """A run of an earlier process goes on: its thread's conversation is there while it does (TC-115)."""
+        if not self._template.plugged:
+            return
+        thread_id, run_id = spec.thread_id, spec.run_id
+        context = RunContext(Principal("", spec.tenant), thread_id, run_id, self.name)
+        self._using[thread_id] = self._using.get(thread_id, 0) + 1
+
+        async def until_over() -> None:
+            try:
+                await self.runs.wait_for_terminal(run_id)
+            finally:
+                self._leave(thread_id)
+
+        try:
+            await self._join(thread_id, context)
+        except BaseException:
+            self._leave(thread_id)
+            raise
+        self._spawn(until_over(), f"run {run_id} that was taken up")
 
     async def _join(self, thread_id: str, context: RunContext) -> AgentController:
         """The thread's conversation, opened; the same for all who send to it at the same time."""
@@ -161,6 +186,8 @@ class Wing:
         try:
             conversation = await self._join(thread_id, context)
             _check_client_tools(conversation, extras.client_tools)
+            if ask.state and (patch := _proposed(conversation, ask.state)):
+                extras = replace(extras, state={**patch, **(extras.state or {})})
             begun: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             leave = conversation.subscribe(_Watch(conversation, run_id, begun))
             sending = self._spawn(self._send(conversation, run_id, ask, when_busy, extras), f"send {run_id}")
@@ -368,6 +395,21 @@ async def _recovered(wing: Wing) -> None:
         await wing.runs.__aenter__()
     except Exception:
         logger.exception("the lost runs of agent %s were not recovered", wing.name)
+
+
+def _proposed(conversation: AgentController, state: Mapping[str, JSON]) -> dict[str, JSON]:
+    """What a client's state would change: keys that differ, but those of AI controllers, which are theirs."""
+    now = conversation.shared_state
+    theirs = conversation.reserved_state
+    found: dict[str, JSON] = {}
+    for key, value in state.items():
+        if key in now and equal(now[key], value):
+            continue
+        if key in theirs:
+            logger.warning("a client has another state for AI controller %s: left out", key)
+            continue
+        found[key] = value
+    return found
 
 
 def _check_client_tools(conversation: AgentController, given: Sequence[ToolSpec]) -> None:

@@ -17,6 +17,7 @@ from ..commands import Ack, Cancel, Command
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
+from ..conversation.states import shared_at
 from ..core.agui.segments import Segment
 from ..core.transcript import Transcript, cut_after
 from ..errors import NotControllable
@@ -130,6 +131,10 @@ class ScopedRun:
         """What stands in front of it, its input included."""
         own = Transcript(self.spec).messages()
         return [*await self._wing.runs.front(self.key), *own]
+
+    async def shared_state(self, until: int) -> dict[str, JSON]:
+        """The shared state behind its fact `until`, 0: in front of it."""
+        return await shared_at(self._wing.runs, Parent(self.key, seq=until) if until else self.spec.parent)
 
     async def path(self, until: int) -> Sequence[HistoryMessage]:
         """The path up to its fact `until`."""

@@ -32,6 +32,7 @@ from ...events import (
     MessageAdded,
     ModelAttemptEnded,
     ModelRequested,
+    Noted,
     PartialSaved,
     ReasoningTold,
     RunAbandoned,
@@ -44,6 +45,7 @@ from ...messages import Message, ToolCall, Usage, Value
 from ...records import Record
 from ..calls import result_id
 from ..run import Phase, RunState, apply
+from ..state_notes import NOTE
 from . import events as agui
 from .content import arguments_text, plain_text, result_text
 from .ends import Names, ending, pausing, token_usage
@@ -64,10 +66,16 @@ class Snapshot(Value):
     until: int
 
 
+class StateAt(Value):
+    """Stands for a STATE_SNAPSHOT: the shared state behind fact `until` of the run, 0 in front of the run."""
+
+    until: int
+
+
 class Frame(NamedTuple):
     """One event to send. Without a position it is ephemeral; `key` then says of what it may be thinned out."""
 
-    event: Event | Snapshot
+    event: Event | Snapshot | StateAt
     position: Position | None
     key: str | None = None
 
@@ -129,7 +137,7 @@ class Projector:
         self._count = 0  # frames that the present fact made so far
         self._mute = False  # the reader has what the present fact adds to the streamed message
         self._frames: list[Frame] = []
-        self._own: list[Event | Snapshot | None] = []  # None: has its place, and is not told
+        self._own: list[Event | Snapshot | StateAt | None] = []  # None: has its place, and is not told
         self._end: tuple[Event, ...] = ()
         self._current: Streamed | None = None
         self._left: Streamed | None = None  # interrupted last: its maker may go on with it
@@ -138,6 +146,7 @@ class Projector:
         self._request: ModelRequested | None = None
         self._spent: list[tuple[str, str, Usage]] = []
         self._told_lost = False
+        self._based = False  # the segment has told the state as a whole: changes can follow (SV-80)
         self._next_n = 1
         self._chain = 1  # of deltas without a gap
         self._live_since = _ALWAYS  # the fact behind which it began
@@ -310,6 +319,18 @@ class Projector:
         if self._joined:
             scope: Literal["front", "path"] = "front" if self._since == 1 else "path"
             self._own.append(Snapshot(scope, self._since - 1))
+            self._own.append(StateAt(self._since - 1))
+
+    def _noted(self, fact: Noted, record: Record) -> None:
+        """A change of the shared state; the first of a segment is told as the whole of it, whoever reads."""
+        if fact.name != NOTE or record.seq < self._since:
+            return
+        delta = fact.data.get("delta") if isinstance(fact.data, dict) else None
+        if self._based and isinstance(delta, list):
+            self._own.append(agui.StateDelta(delta))
+        else:
+            self._own.append(StateAt(record.seq))
+            self._based = True
 
     def _requested(self, fact: ModelRequested, record: Record) -> None:
         self._request = fact
@@ -534,6 +555,7 @@ _ROWS: Final[Mapping[type, Callable[[Projector, Any, Record], None]]] = MappingP
         CallProposed: Projector._proposed,  # noqa: SLF001
         CallStarted: Projector._call_started,  # noqa: SLF001
         CallFinished: Projector._call_finished,  # noqa: SLF001
+        Noted: Projector._noted,  # noqa: SLF001
         ContinuityLost: Projector._lost,  # noqa: SLF001
         ContinuityRestored: Projector._restored,  # noqa: SLF001
         RunEnded: Projector._ended,  # noqa: SLF001
