@@ -9,8 +9,6 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast, final
 
 import msgspec
@@ -30,9 +28,11 @@ from .forms import TextProvider, TextRuntime, kind_of
 from .options import DEFAULTS, AgentOptions, BusyPolicy, merged
 from .order import Order
 from .parts import check_parts
-from .reply import PartialResponse, Reply
+from .plugged import Plugged
+from .reply import Reply
 from .sending import Sender
 from .setup import Setup
+from .shown import Shown
 from .stage import Stage
 from .switchboard import Line
 from .view import ConversationView, partial_view, without_bytes
@@ -41,7 +41,6 @@ from .watch import Watched
 
 if TYPE_CHECKING:
     from .composition import ControllerLike
-    from .controllers import AIController, Export
     from .interceptor import Interceptor
     from .snapshots import Snapshot
 
@@ -54,7 +53,7 @@ _ONE_ATTEMPT: Final = LoopConfig(retry=RetryPolicy(attempts=1), max_empty_retrie
 
 
 @final
-class AgentController:
+class AgentController(Shown, Plugged):
     """A conversation with a model or agent. `async with` it, or call `aclose()`.
 
     Args:
@@ -175,82 +174,12 @@ class AgentController:
         )
         self._loop.call_soon_threadsafe(self._sender.abandoned)
 
-    # Reading
-
-    @property
-    def state(self) -> AgentState:
-        """What the conversation is doing."""
-        return self._stage.state
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages, finished ones only; a new tuple at every change."""
-        return self._stage.messages
-
-    @property
-    def current_response_text(self) -> str:
-        """Text of the response that streams, or of the last one that did; emptied at hand-over (AC-88)."""
-        return self._stage.live_text
-
-    @property
-    def is_streaming(self) -> bool:
-        """Streaming or paused."""
-        return self._stage.is_in(AgentState.STREAMING, AgentState.PAUSED)
-
-    @property
-    def is_busy(self) -> bool:
-        """Sending, streaming or paused."""
-        return self._stage.busy
-
-    @property
-    def pause_requested(self) -> bool:
-        """A pause that waits for the hand-over."""
-        return self._stage.pause_requested
-
-    @property
-    def reply(self) -> Reply | None:
-        """The live send."""
-        return self._stage.reply
-
-    @property
-    def queued(self) -> tuple[Reply, ...]:
-        """Sends that wait their turn."""
-        return self._sender.queued
-
-    @property
-    def last_reply(self) -> Reply | None:
-        """The send that ended last."""
-        return self._stage.last_reply
-
-    @property
-    def partial(self) -> PartialResponse | None:
-        """What arrived of the last send's unfinished response."""
-        return None if self.last_reply is None else self.last_reply.partial
-
-    @property
-    def error(self) -> BaseException | None:
-        """Set exactly while the state is `error`."""
-        return self._stage.error
-
-    @property
-    def thread_id(self) -> str:
-        """The conversation's name in the journal."""
-        return self._sender.thread.id
+    # Reading: see also `Shown` and `Plugged`
 
     @property
     def provider(self) -> object:
         """As it was passed in."""
         return self._provider
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        """A sanitized copy; a disabled timeout reads `math.inf`."""
-        return MappingProxyType({**self._setup.options, "params": deepcopy(self._setup.options["params"])})
-
-    @property
-    def journal(self) -> Journal | None:
-        """The store that was given; None where runs are kept in memory."""
-        return self._setup.journal
 
     @property
     def runs(self) -> RunController:
@@ -263,80 +192,6 @@ class AgentController:
     def runtime(self) -> Runtime:
         """What drives sends that begin now."""
         return self._setup.line.runtime
-
-    @property
-    def controllers(self) -> tuple[AIController, ...]:
-        """The AI controllers, in order."""
-        composition = self._setup.composition
-        return () if composition is None else composition.controllers
-
-    @property
-    def controller_states(self) -> Mapping[str, JSON]:
-        """The committed states of the AI controllers, by key."""
-        composition = self._setup.composition
-        return {} if composition is None else composition.states.now()
-
-    @property
-    def shared_state(self) -> Mapping[str, JSON]:
-        """The state that interfaces see and may change with a send; a copy."""
-        return deepcopy(dict(self._setup.shared.value))
-
-    def watch_shared_state(self, callback: Callable[[Mapping[str, JSON]], object]) -> Callable[[], None]:
-        """Calls back with the shared state after each change; returns a function that takes this back."""
-        return self._setup.shared.watch(callback)
-
-    @property
-    def reserved_state(self) -> frozenset[str]:
-        """Keys of the shared state that belong to AI controllers: nobody else can change them."""
-        composition = self._setup.composition
-        return frozenset() if composition is None else frozenset(composition.by_key)
-
-    @property
-    def plugged(self) -> bool:
-        """Whether anything of a host's is called around its sends: controllers, interceptor, listeners, context."""
-        return self._setup.plugged
-
-    @property
-    def restore_errors(self) -> Mapping[str, Exception]:
-        """Why stored states could not be restored, by key; they are kept until something is committed over them."""
-        composition = self._setup.composition
-        return {} if composition is None else dict(composition.states.errors)
-
-    @property
-    def orphan_states(self) -> frozenset[str]:
-        """Keys of stored states whose AI controller is not given; they are kept."""
-        composition = self._setup.composition
-        return frozenset() if composition is None else composition.states.orphans
-
-    @property
-    def exports(self) -> Mapping[str, tuple[str, ...]]:
-        """What a surface may fetch: names of exports by key of the AI controller."""
-        composition = self._setup.composition
-        members = () if composition is None else composition.members
-        return {member.key: tuple(member.exports) for member in members if member.exports}
-
-    async def export(self, key: str, name: str, parameters: Mapping[str, str] | None = None) -> Export:
-        """Fetches an export of an AI controller; read-only, within `hook_timeout`.
-
-        Raises:
-            InvalidTarget: there is none of that name. ValueError: a parameter is wrong. HookTimeout: it took too long.
-        """
-        from .exporting import export
-
-        return await export(self._setup, key, name, parameters or {})
-
-    @property
-    def undelivered(self) -> tuple[Message, ...]:
-        """Steering that the last run did not take; the next send gets it (AC-132)."""
-        return tuple([item.message for item in self._sender.thread.leftover])
-
-    def withdraw_undelivered(self, message_id: str) -> bool:
-        """Takes such steering back, so that the next send does not get it; False if there is none."""
-        thread = self._sender.thread
-        kept = tuple([item for item in thread.leftover if item.message.id != message_id])
-        found = len(kept) < len(thread.leftover)
-        thread.leftover = kept
-        return found
 
     def view(self) -> ConversationView:
         """Everything that an interface draws, at one moment."""
@@ -590,16 +445,6 @@ class AgentController:
         if self._setup.made is None:
             self._setup.share(runs)
         return self.sibling(thread_id)
-
-    def snapshot(self, *, attachments: bool = False) -> Snapshot:
-        """The conversation as it is now, as a JSON-able value: finished messages, states, the message being answered.
-
-        Attachments are named by digest, so it is restored over the same journal; with `attachments` their bytes are in
-        it. Taken while a send lives it has no unfinished response; the message can be answered later by `retry()`.
-        """
-        from .snapshots import take
-
-        return take(self._setup, self._stage, self.thread_id, attachments=attachments)
 
     @classmethod
     async def from_snapshot(

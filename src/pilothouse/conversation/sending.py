@@ -14,30 +14,26 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
-from ..core.transcript import wants_answer
 from ..errors import (
     AgentBusy,
     AgentClosed,
-    AttachmentTooLarge,
-    ConversationFull,
-    MessageTooLong,
-    NothingToDo,
     ReplyTimeout,
     RunConflict,
     SendAbandoned,
+    UsageError,
 )
 from ..events import Cancelled
-from ..messages import JSON, MEDIA, Message, Text
+from ..messages import JSON, Message
 from ..runs.handle import Run
 from .applying import Reading
 from .deadline import Deadline
 from .extras import Refused, RunExtras
+from .guards import check_order
 from .options import BusyPolicy
 from .order import Order
 from .past import retold
 from .reply import Reply, ReplyPhase
 from .setup import Setup
-from .shared_state import checked
 from .stage import Stage
 from .thread import Thread
 from .waiting import within
@@ -123,6 +119,11 @@ class Sender:
         if self.busy or self.inside():
             raise self.busy_error(action)
 
+    def _refusal_inside(self, policy: BusyPolicy) -> UsageError:
+        from .reentrance import would_wait
+
+        return self.busy_error("send") if policy == "raise" else would_wait()
+
     def inside(self) -> bool:
         """Whether this is called by a hook or tool of a send that is not over."""
         if self.around is None and not self.stage.busy:
@@ -154,36 +155,17 @@ class Sender:
         return reply_id is not None and self._replies is not None and reply_id in self._replies
 
     def guard(self, order: Order) -> None:
-        """The limits (AC-46 … AC-48), and that there is something to answer."""
-        options, parts = self.options, order.parts
-        kept = self.stage.messages if order.keep is None else order.keep
-        length = sum(len(part.text) for part in parts or () if isinstance(part, Text))
-        if length > options["max_message_length"]:
-            raise MessageTooLong(length, options["max_message_length"])
-        count = len(kept) + (1 if parts is None else 2)
-        if count > options["max_messages"]:
-            raise ConversationFull(count, options["max_messages"])
-        size = sum(len(part.data or b"") for part in parts or () if isinstance(part, MEDIA))
-        if size > options["max_attachment_bytes"]:
-            raise AttachmentTooLarge(size, options["max_attachment_bytes"])
-        if order.extras.state is not None:
-            composition = self.setup.composition
-            order.state = checked(order.extras.state, () if composition is None else composition.by_key)
-        if parts is None and not (kept and wants_answer(kept[-1])):
-            raise NothingToDo("cannot continue: no message of the conversation wants an answer")
+        """The limits, and that there is something to answer."""
+        check_order(order, self.options, self.stage.messages, self.setup.composition)
 
     # Whose turn it is (TC-90)
 
     async def submit(self, order: Order, reply_id: str | None, policy: BusyPolicy) -> Reply:
         """Guards passed or not, the send goes, waits, replaces the live one, or is dropped."""
         if self.inside():
-            if policy in ("queue", "supersede"):
-                from .reentrance import would_wait
-
-                raise would_wait()
             if policy == "drop":
                 return self._dropped(self.make(reply_id, order))
-            raise self.busy_error("send")
+            raise self._refusal_inside(policy)
         if not self.busy:
             self.guard(order)
             return await self.go(self.make(reply_id, order), order)

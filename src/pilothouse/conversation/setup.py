@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..contracts import Clock, GatePoint, Journal
 from ..runs.controller import RunController
@@ -13,10 +13,6 @@ from .switchboard import Line, Switchboard
 if TYPE_CHECKING:
     from .composition import Composition
     from .interceptor import Interceptor
-
-
-PLUGS: Final = ("request_listener", "response_listener", "send_context")
-"""Options by which something is called around a send."""
 
 
 class Setup:
@@ -68,10 +64,14 @@ class Setup:
     @property
     def plugged(self) -> bool:
         """Whether anything of a host's is called around a send."""
-        if self.composition is not None or self.interceptor is not None:
-            return True
         options = self.options
-        return any(options[name] is not None for name in PLUGS)
+        return (
+            self.composition is not None
+            or self.interceptor is not None
+            or options["request_listener"] is not None
+            or options["response_listener"] is not None
+            or options["send_context"] is not None
+        )
 
     @property
     def made(self) -> RunController | None:
