@@ -123,8 +123,33 @@ class Interruptible:
         assert task is not None
         cancels = task.cancelling()
         self._running = True
+        error: BaseException | None = None
         try:
-            return (yield from self._step(work))
+            while True:
+                try:
+                    future = work.send(None) if error is None else work.throw(error)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                error = None
+                if self._asked and not self._delivered:  # asked while it was running
+                    self._delivered = True
+                    error = asyncio.CancelledError()
+                    self._set_grace()
+                    continue
+                if self._on_wait is not None:
+                    self._on_wait()
+                if self._limit is not None and self._cancel_timer is None:
+                    self._cancel_timer = call_later(self._clock, self._limit, self.interrupt)
+                self._future = future
+                try:
+                    yield future
+                except BaseException as raised:  # noqa: BLE001 - all of it belongs to the awaited code
+                    error = raised
+                finally:
+                    self._future = None
+                if self._forced:
+                    _abandon(work)
+                    raise asyncio.CancelledError  # noqa: TRY301 - judged as one that came out of it
         except asyncio.CancelledError:
             if self._asked and task.cancelling() == cancels:
                 raise Interrupted from None
@@ -136,34 +161,6 @@ class Interruptible:
                 self._cancel_timer = None
             if self._left is not None and not self._left.done():
                 self._left.set_result(None)
-
-    def _step(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        error: BaseException | None = None
-        while True:
-            try:
-                future = work.send(None) if error is None else work.throw(error)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            error = None
-            if self._asked and not self._delivered:  # asked while it was running
-                self._delivered = True
-                error = asyncio.CancelledError()
-                self._set_grace()
-                continue
-            if self._on_wait is not None:
-                self._on_wait()
-            if self._limit is not None and self._cancel_timer is None:
-                self._cancel_timer = call_later(self._clock, self._limit, self.interrupt)
-            self._future = future
-            try:
-                yield future
-            except BaseException as raised:  # noqa: BLE001 - all of it belongs to the awaited code
-                error = raised
-            finally:
-                self._future = None
-            if self._forced:
-                _abandon(work)
-                raise asyncio.CancelledError
 
 
 def _abandon(work: Coroutine[Any, Any, Any]) -> None:

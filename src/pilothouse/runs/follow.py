@@ -81,11 +81,16 @@ class Follower:
                 continue
             item = subscription.take_nowait()
             if item is None:
-                if (
-                    not await subscription.wait()
-                ):  # the live run is over: what came after it is in the journal
+                waiter = subscription.waiter()
+                if waiter is None:  # the live run is over: what came after it is in the journal
                     await self._unsubscribe()
                     self._behind = True
+                    continue
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    subscription.forget(waiter)
+                    raise
             elif type(item) is Delta:
                 if type(item.body) is Lagged:
                     self._behind = True

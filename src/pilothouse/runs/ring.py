@@ -133,11 +133,14 @@ class Subscription:
             lost = ring.first - cursor
             self._cursor = ring.first
             return self._lagged(lost)
-        item = ring.take(cursor)
-        if item is not None:
-            self._cursor = cursor + 1
-            if type(item) is Record:
-                self._last_seq = item.seq
+        items = ring._items  # noqa: SLF001 - the ring and its cursors are one thing
+        at = cursor - ring.first
+        if at >= len(items):
+            return None
+        item = items[at]
+        self._cursor = cursor + 1
+        if type(item) is Record:
+            self._last_seq = item.seq
         return item
 
     def rewind(self) -> None:
@@ -162,7 +165,7 @@ class Subscription:
         """The next item if it is there and a delta. Never waits."""
         ring = self._ring  # as `Ring.take`, without the call: this is asked for each delta and each reader
         at = self._cursor - ring.first
-        items = ring._items  # noqa: SLF001 - the ring and its cursors are one thing
+        items = ring._items  # noqa: SLF001
         if not 0 <= at < len(items):
             return None
         item = items[at]
