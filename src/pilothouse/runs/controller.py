@@ -232,6 +232,8 @@ class RunController:
     def _subscribe(self, live: LiveRun) -> Subscription:
         def closed(_: Subscription) -> None:
             live.followers -= 1
+            if live.over and not live.followers:
+                live.ring.clear()
 
         live.followers += 1
         return Subscription(live.run_id, live.ring, live.state.seq, closed)

@@ -390,6 +390,8 @@ class LiveRun:
         if self.gate.shut:
             self.gate.open()
         self.ring.close()
+        if not self.followers:
+            self.ring.clear()
         if self.task is not None and not self.zombie and not self.released:
             self._lines.outlived.add(self)
         self._on_over(self)

@@ -78,6 +78,12 @@ class Ring:
         self.closed = True
         self.wake()
 
+    def clear(self) -> None:
+        """Drops what is kept: nobody reads here any more."""
+        self.first += len(self._items)
+        self._items = []
+        self._bytes = 0
+
     def waiter(self, number: int) -> asyncio.Future[None] | None:
         """What is set when something is published; None if item `number` is there, or never will be.
 
