@@ -88,33 +88,31 @@ async def test_data_and_spec_make_a_chart_that_the_model_does_not_see(
     await journal.aclose()
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ({"mark": "barr", "encoding": SPEC["encoding"]}, "mark: "),
-        ({**SPEC, "encoding": {"xx": {"field": "region"}}}, "encoding: Additional properties"),
-        ({**SPEC, "encoding": {"x": {"field": "region", "type": "nominall"}}}, "encoding.x.type: "),
-        (
-            {**SPEC, "encoding": {"x": {"field": "nosuch", "type": "nominal"}}},
-            "encoding.x.field: there is no field",
-        ),
-        ({**SPEC, "data": {"url": "http://127.0.0.1/x"}}, "data: the data comes from the query"),
-        ({**SPEC, "transform": [{"calculate": "datum.a +", "as": "c"}]}, "does not compile"),
-        ({"encoding": SPEC["encoding"]}, "spec: "),
-        ("nonsense", "no JSON object"),
-    ],
-)
-async def test_a_bad_spec_is_told_with_its_place_and_changes_nothing(
-    chart: ChartController, spec: Any, words: str
-) -> None:
+BAD: list[tuple[Any, str]] = [
+    ({"mark": "barr", "encoding": SPEC["encoding"]}, "mark: "),
+    ({**SPEC, "encoding": {"xx": {"field": "region"}}}, "encoding: Additional properties"),
+    ({**SPEC, "encoding": {"x": {"field": "region", "type": "nominall"}}}, "encoding.x.type: "),
+    (
+        {**SPEC, "encoding": {"x": {"field": "nosuch", "type": "nominal"}}},
+        "encoding.x.field: there is no field",
+    ),
+    ({**SPEC, "data": {"url": "http://127.0.0.1/x"}}, "data: the data comes from the query"),
+    ({**SPEC, "transform": [{"calculate": "datum.a +", "as": "c"}]}, "does not compile"),
+    ({"encoding": SPEC["encoding"]}, "spec: "),
+    ("nonsense", "no JSON object"),
+]
+
+
+async def test_a_bad_spec_is_told_with_its_place_and_changes_nothing(chart: ChartController) -> None:
     """CH-2: each check in its order; the model can mend it in the same send."""
     await chart.set(ChartState(QUERY, SPEC))
     before = chart.state
-    provider = ScriptedProvider([call("chart__spec", {"spec": spec})], "Sorry.")
+    provider = ScriptedProvider(*[[call("chart__spec", {"spec": spec})] for spec, _ in BAD], "Sorry.")
     async with AgentController(provider, controllers=[chart]) as agent:
         await (await agent.send("x")).result()
-    assert words in results(provider)[0]
-    assert len(results(provider)[0].splitlines()) <= 5
+    for (spec, words), told in zip(BAD, results(provider), strict=True):
+        assert words in told, spec
+        assert len(told.splitlines()) <= 5
     assert chart.state is before
 
 

@@ -462,8 +462,9 @@ async def test_a_foreign_server_is_used_and_killed_in_a_call(tmp_path: Path) -> 
             assert "message: is required" in texts[3]
             reply = await agent.send("wait")
             await until(lambda: mcp._link._live)
-            (child,) = psutil.Process().children()
-            child.kill()
+            for child in psutil.Process().children():
+                if any("server-everything" in word for word in child.cmdline()):
+                    child.kill()
             await reply.wait()
             assert "may have happened" in results(provider)[-1] or "unknown" in results(provider)[-1]
             await until(lambda: mcp.status == "ready")

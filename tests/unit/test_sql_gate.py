@@ -201,7 +201,7 @@ def test_random_tokens_that_pass_read_nothing_hidden() -> None:
     ]
     words += ["orders", "secrets", "id", "a", "COUNT(*)", "--", "/*", "*/", "\n"]
     passed = 0
-    for _ in range(3_000):
+    for _ in range(1_200):
         text = "SELECT " + " ".join(chance.choices(words, k=chance.randrange(2, 12)))
         if chance.random() < 0.5:
             text = f"SELECT * FROM orders {text.removeprefix('SELECT ')}"
@@ -212,13 +212,13 @@ def test_random_tokens_that_pass_read_nothing_hidden() -> None:
         passed += 1
         tree = exp.maybe_parse(ran, dialect="sqlite")
         assert "secrets" not in [table.name for table in tree.find_all(exp.Table)], text
-    assert passed > 5
+    assert passed > 3
 
 
 def test_random_bytes_are_refused_without_another_error() -> None:
     """Bad input never raises anything but the refusal."""
     chance = random.Random(11)
-    for _ in range(2_000):
+    for _ in range(700):
         text = "SELECT " + "".join(
             chance.choices(string.printable + "é…\u2028\U0001f600", k=chance.randrange(1, 40))
         )

@@ -387,9 +387,10 @@ class FormController(StagedController[FormState], Generic[M]):
         self.changed(Change(before, value, source))
 
     def encode(self, value: FormState) -> JSON:
-        """Draft and marks."""
+        """Draft and marks, and of a staged state what it was written over: another process may go on with it."""
         return {
             "draft": dict(value.draft),
+            "written": {path: None if old is MISSING else [old] for path, old in value.written.items()},
             "marks": {path: [mark.before, mark.had, mark.reply_id] for path, mark in value.marks.items()},
         }
 
@@ -399,9 +400,13 @@ class FormController(StagedController[FormState], Generic[M]):
             raise TypeError("the stored form is no object")
         draft: Any = data["draft"]
         marks: Any = data.get("marks") or {}
-        return FormState(
-            draft, {path: Mark(*mark) for path, mark in marks.items() if path in self._shape.fields}, {}
-        )
+        known = self._shape.fields
+        written = {
+            path: MISSING if old is None else old[0]
+            for path, old in (data.get("written") or {}).items()
+            if path in known
+        }
+        return FormState(draft, {path: Mark(*mark) for path, mark in marks.items() if path in known}, written)
 
     async def restore(self, value: FormState | None) -> None:
         """Keeps what the model still knows; what is not valid any more becomes missing and is listed in `errors`."""

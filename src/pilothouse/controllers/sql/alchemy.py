@@ -106,7 +106,7 @@ class AlchemySource:
                 f"cannot be sure that {name} only reads, for it has no read-only transactions: give an account "
                 "that cannot write, and say assume_read_only=True"
             )
-        self._manner = _MANNERS.get(name, _PLAIN)
+        self._name = name
         self._limits = limits
         self._tables = None if tables is None else frozenset(tables)
         self._functions = bool(functions)
@@ -173,9 +173,10 @@ class AlchemySource:
                 try:
                     link.live = raw
                     connection.connection.rollback()
-                    for statement in self._manner.begin(timeout, self._schema if self._functions else ""):
+                    manner = self._manner()
+                    for statement in manner.begin(timeout, self._schema if self._functions else ""):
                         cursor.execute(statement)
-                    return self._manner.fetch(cursor, sql, limits)
+                    return manner.fetch(cursor, sql, limits)
                 finally:
                     link.live = None
                     with suppress(Exception):
@@ -191,6 +192,11 @@ class AlchemySource:
                 error.args[-1] if error.args else error
             )
             raise told(error, message, kind=state is None, sure=str(state)[:2] == "42") from None
+
+    def _manner(self) -> _Manner:
+        """Known once there is a connection: a URL of MySQL may lead to MariaDB, whose time limit is called otherwise."""
+        name = "mariadb" if getattr(self._engine.dialect, "is_mariadb", False) else self._name
+        return _MANNERS.get(name, _PLAIN)
 
     async def aclose(self) -> None:
         """Ends the threads; an Engine that was given stays open."""
@@ -211,6 +217,11 @@ def _fetch_plain(cursor: Any, sql: str, limits: Limits) -> Rows:
     if cursor.description is None:
         raise QueryFailed("one query at a time, and one that only reads")
     return take(_described(cursor), iter(cursor.fetchone, None), limits)
+
+
+def _fetch_mysql(cursor: Any, sql: str, limits: Limits) -> Rows:
+    """In parentheses only a query can stand: DDL would end the transaction by itself, and then run (MariaDB 10.11)."""
+    return _fetch_plain(cursor, f"(\n{sql}\n)", limits)
 
 
 _PG_TYPES: Final = {
@@ -297,13 +308,18 @@ _MANNERS: Final[Mapping[str, _Manner]] = {
     "mysql": _Manner(
         lambda seconds, _: (
             f"SET SESSION max_execution_time = {max(1, round(seconds * 1000))}",
+            "SET SESSION TRANSACTION READ ONLY",
             "START TRANSACTION READ ONLY",
         ),
-        _fetch_plain,
+        _fetch_mysql,
     ),
     "mariadb": _Manner(
-        lambda seconds, _: (f"SET SESSION max_statement_time = {seconds:g}", "START TRANSACTION READ ONLY"),
-        _fetch_plain,
+        lambda seconds, _: (
+            f"SET SESSION max_statement_time = {seconds:g}",
+            "SET SESSION TRANSACTION READ ONLY",
+            "START TRANSACTION READ ONLY",
+        ),
+        _fetch_mysql,
     ),
     "oracle": _Manner(lambda _seconds, _schema: ("SET TRANSACTION READ ONLY",), _fetch_plain),
 }

@@ -144,6 +144,9 @@ class Gate:
             if not tokens or tokens[0].token_type.name not in _STARTS:
                 place = tokens[0].text[:40] if tokens else ""
                 raise QueryRefused("statement", "only a query that reads is allowed: SELECT …", place)
+            ends = [at for at, token in enumerate(tokens) if token.token_type.name == "SEMICOLON"]
+            if ends and any(token.token_type.name != "SEMICOLON" for token in tokens[ends[0] :]):
+                raise QueryRefused("statement", "one query at a time", tokens[ends[0] + 1].text[:40])
             trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(tokens, sql)
         except SqlglotError as error:
             raise QueryRefused("parse", _parse_error(error)) from None

@@ -183,14 +183,15 @@ class Hands(Generic[C]):
         self._closed = True
         hands = [*self._busy, *self._idle]
         for hand in hands:
-            if hand in self._busy and hand.connection is not None:
-                with suppress(Exception):
-                    self._interrupt(hand.connection)
             hand.give(None)
         self._idle.clear()
         clock = asyncio.get_running_loop().time
         deadline = clock() + GRACE
-        while any(hand.alive for hand in hands) and clock() < deadline:  # noqa: ASYNC110 - threads set no event
+        while any(hand.alive for hand in hands) and clock() < deadline:
+            for hand in hands:
+                if hand in self._busy and (connection := hand.connection) is not None:
+                    with suppress(Exception):
+                        self._interrupt(connection)  # again: it may just have been between two statements
             await asyncio.sleep(0.005)
 
 
