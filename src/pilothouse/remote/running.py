@@ -134,6 +134,7 @@ class Running(Surface):
         self.client_tools = RemoteTools(
             self._hub,
             self._display,
+            batch=self._batch,
             free=lambda: self._attempt is None,
             go_on=self._continuation,
             deliver=self._deliver if settings.control is not None else None,

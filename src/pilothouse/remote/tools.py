@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import final
 
 from msgspec import UNSET
@@ -35,6 +36,7 @@ class RemoteTools:
         hub: Hub,
         display: Display,
         *,
+        batch: Callable[[], AbstractContextManager[None]],
         free: Callable[[], bool],
         go_on: Callable[[], Operation],
         deliver: Callable[[dict[str, ToolOutcome]], Awaitable[None]] | None,
@@ -42,7 +44,7 @@ class RemoteTools:
         self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(hub, (), "client_tools.pending")
         self.catalog: tuple[ToolSpec, ...] = ()
         self.told: frozenset[str] | None = None
-        self._hub = hub
+        self._batch = batch
         self._display = display
         self._free = free
         self._go_on = go_on
@@ -89,13 +91,14 @@ class RemoteTools:
             return
         self._staged[call_id] = result
         text = result.message if isinstance(result, Err) else as_text(result.value)
-        self._display.call_result(
-            call_id,
-            result.value if isinstance(result, Ok) else result.message,
-            error=result.message if isinstance(result, Err) else None,
-            message=Told(f"{call_id}:result", "tool", text, tool_call_id=call_id),
-        )
-        self.publish()
+        with self._batch():
+            self._display.call_result(
+                call_id,
+                result.value if isinstance(result, Ok) else result.message,
+                error=result.message if isinstance(result, Err) else None,
+                message=Told(f"{call_id}:result", "tool", text, tool_call_id=call_id),
+            )
+            self.publish()
 
     def settle_all(self, why: str) -> None:
         """The conversation goes on without the pending ones: each gets an error result (AG-79)."""
