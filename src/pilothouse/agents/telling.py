@@ -60,7 +60,9 @@ def told_message(
     message: Message, run_id: str | None = None, *, interrupted: Delivered | None = None
 ) -> Told:
     """A whole message."""
-    calls = tuple([ToldCall(call.call_id, call.tool, _arguments(call)) for call in message.tool_calls])
+    calls = tuple(
+        [ToldCall(call.call_id, call.tool, _arguments(call)) for call in message.tool_calls if call.tool]
+    )
     reasoning = message.reasoning
     return Told(
         message.id,
@@ -119,7 +121,7 @@ class Telling:
         self._display = display
         self._lengths: dict[tuple[str, str, int], int] = {}
         self._named: set[str] = set()
-        self._whole: set[str] = set()  # messages that were told as a whole: their pieces come late
+        self._whole: set[str] = set()  # messages of which nothing is to come: pieces of them are late
         self._request: ModelRequested | None = None
         self._unknown_results = False
         self._spent: dict[tuple[str, str], Usage] = {}
@@ -199,7 +201,7 @@ class Telling:
             self._display.thought(message_id)
             self._display.text(message_id, fresh)
         else:
-            self._display.think(message_id, fresh)
+            self._display.think(message_id, fresh, own=True)
 
     def _begin(self, message_id: str) -> None:
         if message_id not in self._named:
@@ -211,6 +213,8 @@ class Telling:
     ) -> None:
         self._begin(message_id)
         if call_id not in self._named:
+            if not tool:  # broken off before it had a name: nobody can be shown it
+                return
             self._named.add(call_id)
             self._display.call_start(call_id, tool, message_id)
         fresh = self._fresh("arguments", message_id, index, offset, text)
@@ -254,6 +258,7 @@ class Telling:
         if fact.end == "discarded" and asked is not None and self.current:
             self._display.remove(asked.message_id)
             self._named.discard(asked.message_id)
+            self._whole.add(asked.message_id)
             for part in [part for part in self._lengths if part[1] == asked.message_id]:
                 del self._lengths[part]
 

@@ -108,17 +108,19 @@ class Display(ShownCalls):
         self._shown[shown] = replace(found, content=fresh)
         self._messages = None
 
-    def think(self, message_id: str, delta: str = "") -> None:
-        """Reasoning of a message: of an open one, or of the answer that is to follow (AG-200)."""
+    def think(self, message_id: str, delta: str = "", *, own: bool = False) -> None:
+        """Reasoning of a message: of an open one, or of the answer that is to follow (AG-200).
+
+        `own`: the id is that of the answer itself, whatever follows.
+        """
         shown = self._alias.get(message_id, message_id)
-        if self._loose and shown not in self._shown:  # another thought before the same answer
+        if not own and self._loose and shown not in self._shown:  # another thought before the same answer
             shown = self._alias[message_id] = self._loose
         found = self._shown.get(shown)
         if found is None or (shown not in self._open and found.delivery.generation != self.generation):
             self.open(message_id)
-            self._loose = shown
             found = self._shown[shown]
-        elif found.content == "" and not found.tool_call_ids and shown in self._open:
+        if not own and shown in self._open and found.content == "" and not found.tool_call_ids:
             self._loose = shown
         if shown not in self._open:
             return

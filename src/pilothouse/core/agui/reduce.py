@@ -148,7 +148,8 @@ class Reducer:
 
     def _think(self, event: Any) -> None:
         if (display := self._display(event)) is not None:
-            display.think(answer_of(event.message_id), getattr(event, "delta", ""))
+            answer = answer_of(event.message_id)
+            display.think(answer, getattr(event, "delta", ""), own=answer != event.message_id)
 
     def _thought(self, event: Any) -> None:
         if (display := self._display(event)) is not None:
