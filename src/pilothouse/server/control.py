@@ -263,7 +263,10 @@ class ControlFace:
         body = scrub(await call.json())
         given = body.pop("command_id", None) or call.headers.get("idempotency-key")
         command_id = checked(given or uuid4().hex, "command_id")
-        ack = await run.command(Command(command_id, run.key, _body(body)), timeout=5.0)
+        extensions = body.pop("extensions", None) or {}
+        if not isinstance(extensions, dict):
+            raise Problem(422, "invalid_command", "extensions must be an object")
+        ack = await run.command(Command(command_id, run.key, _body(body), extensions), timeout=5.0)
         return _acked(ack, run)
 
     async def ack(self, call: Call) -> Response:

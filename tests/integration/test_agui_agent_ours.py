@@ -1,0 +1,148 @@
+"""`AGUIAgent` with our server behind it: stops that are proved, threads that are loaded, checks that are answered (AG-115 … AG-121)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agentkit import ServerDriver
+from pilothouse.agent_errors import AgentError
+from pilothouse.agents.signals import watch
+from pilothouse.remote import RunControlClient
+from pilothouse.testing.agent_suite.driving import Ask, HandOver, Use, say, shown, texts, until
+from pilothouse.testing.scripted import Hold
+
+
+@pytest.fixture
+async def driver():
+    made = ServerDriver()
+    yield made
+    await made.aclose()
+
+
+async def test_a_stop_is_proved(driver: ServerDriver) -> None:
+    """AG-92, AG-211: the server says that it stopped; its record says cancelled."""
+    driver.plan(say("one"), Hold())
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await shown(agent, "one")
+    assert await agent.stop() == "stopped"
+    view = await agent._control.run(op.run_id)
+    assert view["status"] == "cancelled"
+
+
+async def test_a_waiting_run_is_restored_on_load(driver: ServerDriver) -> None:
+    """AG-138: without any request that would run something; and answered from there."""
+    driver.plan(Ask())
+    driver.plan(say("done"))
+    agent = await driver.make()
+    assert await agent.submit("hi") == "paused"
+    other = await driver.another()
+    assert other.interrupts.phase.get() == "pending"
+    assert other.interrupt.get().id == agent.interrupt.get().id
+    assert await other.submit(resume=True) == "success"
+    assert texts(other)[-1] == ("assistant", "done")
+
+
+async def test_a_live_run_is_joined_on_load(driver: ServerDriver) -> None:
+    """AG-44, SV-48: a second agent on the thread follows to the same end, and stopping to look stops nothing."""
+    hold = Hold()
+    driver.plan(say("one"), hold, say("!"))
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await shown(agent, "one")
+    other = await driver.another()
+    await until(other, "running")
+    await shown(other, "one")
+    hold.release()
+    assert await op == "success"
+    await until(other, "idle")
+    assert texts(other) == texts(agent) == [("user", "hi"), ("assistant", "one!")]
+
+
+async def test_a_broken_line_is_mended_by_itself(driver: ServerDriver) -> None:
+    """Table *Ends*: our frames carry ids; the connection breaks in the middle, the reader never learns of it."""
+    hold = Hold()
+    driver.plan(say("one"), Use("look", {"at": "sky"}, "blue"), hold, say("two"))
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await shown(agent, "blue")
+    pool = agent._wire._own[asyncio.get_running_loop()]
+    for connection in list(pool._transport._pool.connections):
+        await connection.aclose()
+    hold.release()
+    assert await op == "success"
+    assert texts(agent) == [("user", "hi"), ("assistant", "one"), ("assistant", "two")]
+
+
+async def test_client_results_without_another_request(driver: ServerDriver) -> None:
+    """AG-147, AG-150: flushed by command; the run completes and the model is not asked again."""
+    from pilothouse.messages import ToolSpec
+    from pilothouse.projection import Ok
+
+    driver.plan(HandOver("show", {}))
+    agent = await driver.make()
+    agent.client_tools.set_catalog([ToolSpec("show", "Shows.", {"type": "object", "properties": {}})])
+    op = agent.submit("hi")
+    assert await op == "paused"
+    (call,) = agent.client_tools.pending.get()
+    agent.client_tools.settle(call.id, Ok("shown"))
+    await agent.client_tools.flush()
+    view = await agent._control.run(op.run_id)
+    assert view["status"] == "completed"
+    assert len(driver.plans.provider.requests) == 1
+
+
+async def test_the_control_client(driver: ServerDriver) -> None:
+    """SV-133: views, pages, a stream, commands; refusals are errors with the server's words."""
+    driver.plan(say("one"))
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await op
+    async with RunControlClient(driver.url) as control:
+        view = await control.run(op.run_id)
+        assert (view["status"], view["thread_id"]) == ("completed", agent.thread_id)
+        page = await control.runs(thread=agent.thread_id)
+        assert [item["run_id"] for item in page["items"]] == [op.run_id]
+        facts = await control.events(op.run_id)
+        assert facts["events"][0]["kind"] == "run_accepted"
+        kinds = [item["type"] async for item in control.follow(op.run_id)]
+        assert kinds[-1] == "end"
+        assert (await control.cancel(op.run_id))["status"] == "completed"
+        assert (await control.thread(agent.thread_id))["thread_id"] == agent.thread_id
+        assert (await control.messages(agent.thread_id))["items"]
+        assert (await control.requests(op.run_id))["items"] == []
+        with pytest.raises(AgentError) as error:
+            await control.run("no such run")
+        assert (error.value.status, error.value.code) == (404, "not_found")
+    gone = RunControlClient("http://127.0.0.1:9", timeout_s=5)
+    with pytest.raises(AgentError) as error:
+        await gone.run("x")
+    assert error.value.kind == "connection"
+    await gone.aclose()
+
+
+async def test_a_check_answers_from_the_journal(driver: ServerDriver) -> None:
+    """AG-117: the line is lost for good, the run goes on; asked, the agent follows it to its end."""
+    from pilothouse.remote import Reconnect
+
+    hold = Hold()
+    driver.plan(say("one"), hold, say("!"))
+    agent = await driver.make()
+    object.__setattr__(agent._settings, "reconnect", Reconnect(attempts=0))
+    op = agent.submit("hi")
+    await shown(agent, "one")
+    pool = agent._wire._own[asyncio.get_running_loop()]
+    for connection in list(pool._transport._pool.connections):
+        await connection.aclose()
+    assert await op == "interrupted"
+    assert agent.error.get().recovery == "check"
+    await agent.check_status()
+    assert (agent.status.get(), agent.error.get()) == ("running", None)
+    hold.release()
+    await until(agent, "idle")
+    assert texts(agent) == [("user", "hi"), ("assistant", "one!")]
+    async for error in watch(agent.error):
+        assert error is None
+        break
