@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pilothouse.core import lifecycle, rules
+from pilothouse.core import calls, interrupts, lifecycle, rules
+from pilothouse.loop import turn
 
 DOCS = Path(__file__).parents[1] / "docs/design"
-DIAGRAMS = {"lifecycle": lifecycle.diagram, "runs": rules.diagram}
+DIAGRAMS = {
+    "calls": calls.diagram,
+    "interrupts": interrupts.diagram,
+    "lifecycle": lifecycle.diagram,
+    "runs": rules.diagram,
+    "turns": turn.diagram,
+}
 
 
 def filled(text: str) -> str:

@@ -10,6 +10,8 @@ Names are loaded at first use, so that importing the package costs next to nothi
     journals       MemoryJournal, SQLiteJournal
     messages       Message, Text, Image, File, Attachment, Usage, Model
     outcomes       Completed, Truncated, Incomplete, Cancelled, Failed, Unknown
+    agents         Agent, LocalAgent, AGUIAgent, agent_from, ClientTool, ClientToolRunner, watch, computed,
+                   InterruptAnswer, Ok, Err, AgentError
     errors         PilothouseError, UsageError, ToolError, OutcomeUnknown, …: see pilothouse.errors
 
 `run_sync` is the one bridge for code that is not async.
@@ -24,6 +26,13 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .agent_contracts import Agent as Agent
+    from .agent_errors import AgentError as AgentError
+    from .agents.clienttools import ClientTool as ClientTool
+    from .agents.clienttools import ClientToolRunner as ClientToolRunner
+    from .agents.local import LocalAgent as LocalAgent
+    from .agents.signals import computed as computed
+    from .agents.signals import watch as watch
     from .commands import Command as Command
     from .contracts import Journal as Journal
     from .contracts import Provider as Provider
@@ -74,12 +83,31 @@ if TYPE_CHECKING:
     from .messages import Model as Model
     from .messages import Text as Text
     from .messages import Usage as Usage
+    from .projection import Err as Err
+    from .projection import InterruptAnswer as InterruptAnswer
+    from .projection import Ok as Ok
     from .providers.resolve import provider as provider
     from .records import RunSpec as RunSpec
+    from .remote.agui import AGUIAgent as AGUIAgent
+    from .remote.control import RunControlClient as RunControlClient
+    from .remote.function import agent_from as agent_from
     from .runs.controller import RunController as RunController
     from .runs.handle import Run as Run
 
 _HOMES = {
+    "AGUIAgent": "remote.agui",
+    "Agent": "agent_contracts",
+    "AgentError": "agent_errors",
+    "ClientTool": "agents.clienttools",
+    "ClientToolRunner": "agents.clienttools",
+    "Err": "projection",
+    "InterruptAnswer": "projection",
+    "LocalAgent": "agents.local",
+    "Ok": "projection",
+    "RunControlClient": "remote.control",
+    "agent_from": "remote.function",
+    "computed": "agents.signals",
+    "watch": "agents.signals",
     "AIController": "conversation.controllers",
     "AgentController": "conversation.controller",
     "AgentLoop": "loop.agent",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pilothouse.core import calls, lifecycle, rules
+from pilothouse.core import calls, interrupts, lifecycle, rules
 from pilothouse.loop import turn
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,6 +32,7 @@ async def test_the_python_blocks_of_a_page_run_in_one_program(page: Path) -> Non
 
 
 DRAWN = {
+    "interrupts": ("agents", interrupts.diagram),
     "lifecycle": ("lifecycle", lifecycle.diagram),
     "runs": ("runs", rules.diagram),
     "turns": ("loop", turn.diagram),

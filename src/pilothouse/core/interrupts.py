@@ -251,6 +251,22 @@ class Interrupts:
         self._native = True
 
 
+def diagram() -> str:
+    """The table as a Mermaid state diagram; the docs hold it and a test compares."""
+    lines = ["stateDiagram-v2", "    [*] --> none"]
+    for phase, row in MOVES.items():
+        moves: dict[str, list[str]] = {}
+        for step, to in row.items():
+            if to != phase:
+                moves.setdefault(to, []).append(step.value.replace(":", ","))
+        lines += [f"    {_node(phase)} --> {_node(to)}: {'; '.join(said)}" for to, said in moves.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _node(phase: str) -> str:
+    return phase.replace("-", "_")
+
+
 def _spelled_out(asked: Interrupt | None, answer: InterruptAnswer) -> InterruptAnswer:
     """True and False to a question whose answer is an object with `approved` (AG-142)."""
     schema = None if asked is None else asked.response_schema
@@ -282,4 +298,4 @@ def _wrong(
     return ""
 
 
-__all__ = ["MOVES", "RESTORED", "Decision", "IllegalStep", "Interrupts", "Step"]
+__all__ = ["MOVES", "RESTORED", "Decision", "IllegalStep", "Interrupts", "Step", "diagram"]

@@ -186,7 +186,9 @@ _EVENTS: Final = "text/event-stream"
 _CURSOR: Final = {"cursor": _TEXT, "limit": {"type": "integer", "minimum": 1}}
 _RESUMED: Final = ("Last-Event-ID",)
 _KEYED: Final = ("Idempotency-Key",)
-_COMMAND: Final[JSONSchema] = {"allOf": [_ref("CommandBody"), _record("", command_id=_ID, extensions=_OBJECT)]}
+_COMMAND: Final[JSONSchema] = {
+    "allOf": [_ref("CommandBody"), _record("", command_id=_ID, extensions=_OBJECT)]
+}
 _REASON: Final = _record("", True, reason=_TEXT, command_id=_ID)
 _FORK: Final = _record("from", True, **{"from": _ID, "title": {**_TEXT, "maxLength": 200}, "thread_id": _ID})
 _MARKS: Final[dict[str, JSONSchema]] = {"title": {**_TEXT, "maxLength": 200}, "metadata": _OBJECT}
