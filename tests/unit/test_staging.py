@@ -15,8 +15,10 @@ from pilothouse.errors import DeadReply, JournalFull, UsageError
 from pilothouse.events import Cancelled, Completed
 from pilothouse.loop.answers import ToolResult
 from pilothouse.loop.config import Limits, LoopConfig
+from pilothouse.loop.hooks import Override
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Text as Words
+from pilothouse.records import Owner
 from pilothouse.responses import StreamEnd
 from pilothouse.testing import FaultyJournal, Hold, ScriptedProvider, StepClock
 from pilothouse.testing.faults import APPENDS
@@ -470,6 +472,177 @@ async def test_an_end_that_is_not_stored_applies_nothing() -> None:
     assert isinstance(end.outcome, Completed)
     assert number.state == 1
     await agent.aclose()
+
+
+async def test_a_stop_while_a_large_value_is_put_away() -> None:
+    """TC-97: until the append is handed over, a stop wins."""
+    text = Text()
+
+    class Slow(MemoryJournal):
+        immediate = False
+        held = asyncio.Event()
+        reached = asyncio.Event()
+
+        async def put_blob(self, data, media_type):
+            if len(data) > 50_000:
+                self.reached.set()
+                await self.held.wait()
+            return await super().put_blob(data, media_type)
+
+    journal = Slow()
+    text.encode = lambda value: {"text": value.text}
+    async with AgentController(
+        ScriptedProvider([call("t__fill", {"size": 60_000})], "done"), controllers=[text], journal=journal
+    ) as agent:
+        reply = await agent.send("go")
+        await journal.reached.wait()
+        agent.abort()
+        journal.held.set()
+        assert await reply.wait_closed(5)
+        await passes()
+        assert (reply.ending, text.state) == ("cancelled", None)
+        assert notes(await agent.runs.events(reply.id), "controllers/committed") == []
+
+
+async def test_a_stop_between_preparing_and_the_append() -> None:
+    """TC-97: the stop comes in the very step in which the last `prepare` returns."""
+    number = Number("n")
+
+    class Stopping(Number):
+        async def prepare(self, value, reply):
+            made = await super().prepare(value, reply)
+            asyncio.get_running_loop().call_soon(agent.abort)
+            return made
+
+    number = Stopping("n")
+    agent = AgentController(ScriptedProvider([add(1)], "done"), controllers=[number])
+    async with agent:
+        reply = await agent.send("go")
+        assert await reply.wait_closed(5)
+        await passes()
+        end = (await agent.runs.events(reply.id))[-1].fact.outcome
+        committed = notes(await agent.runs.events(reply.id), "controllers/committed")
+        assert (number.state == 1) == isinstance(end, Completed) == bool(committed)
+
+
+async def test_a_run_that_is_taken_over_while_it_is_sealed() -> None:
+    """TC-78, RC-16: the store's fence refuses the append: nothing is applied here."""
+    number = Number("n")
+    faulty = FaultyJournal(MemoryJournal())
+
+    async def thief():
+        faulty.steal(1)
+
+    number.fail["prepare"] = thief
+    agent = AgentController(ScriptedProvider([add(1)], "done"), controllers=[number], journal=faulty)
+    reply = await agent.send("go")
+    await reply.wait()
+    await passes()
+    assert (reply.ending, number.state) == ("unknown", None)
+    assert number.responses[0].commits == {"n": "discarded"}
+    await agent.aclose()
+
+
+async def test_a_call_that_was_left_behind_stages_nothing() -> None:
+    """TC-71: its call has ended, its send lives; what it had staged before is dropped too."""
+    entered, late = threading.Event(), threading.Event()
+    outcome = []
+
+    class Hanging(Number):
+        def get_tools(self):
+            return [self._tool(), self.add]
+
+        def _tool(self):
+            @tool(name="hang", timeout=0.05)
+            def hang() -> str:
+                """Hangs."""
+                self.stage(5)
+                entered.set()
+                late.wait(10)
+                try:
+                    self.stage(666)
+                except BaseException as error:
+                    outcome.append(type(error))
+                return "late"
+
+            return hang
+
+    number = Hanging("n")
+    hold = Hold()
+    agent = AgentController(
+        ScriptedProvider([call("n__hang")], ["…", hold, "done"]),
+        controllers=[number],
+        config=LoopConfig(cancel_grace=0.05),
+    )
+    async with agent:
+        reply = await agent.send("go")
+        await hold.reached()
+        late.set()
+        while not outcome:
+            await asyncio.sleep(0)
+        assert outcome == [UsageError]
+        hold.release()
+        await reply.result()
+        assert number.state is None
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+async def test_a_value_is_noted_with_the_first_end_fact_of_its_call(spoiled: bool) -> None:
+    """TC-72, TC-73: with `call_observed`, where a hook looks at results; what the call becomes in the end decides."""
+    config = LoopConfig(after_tool_call=lambda done: Override(is_error=spoiled))
+    agent, number, reply = await ran([add(1)], "done", config=config)
+    records = await agent.runs.events(reply.id)
+    at = next(
+        n for n, record in enumerate(records) if getattr(record.fact, "name", "") == "controllers/staged"
+    )
+    assert records[at + 1].fact.kind == "call_observed"
+    assert len(notes(records, "controllers/staged")) == 1
+    assert number.state == (None if spoiled else 1)
+    await agent.aclose()
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+async def test_a_process_that_dies_between_observed_and_finished(spoiled: bool) -> None:
+    """Proof 9: the next one counts the value, or drops it, by how the call ends there."""
+    inner = MemoryJournal()
+    faulty = FaultyJournal(inner)
+    gate = asyncio.Event()
+
+    async def hang(done):
+        gate.set()
+        await asyncio.Event().wait()
+
+    before = asyncio.all_tasks()
+    agent = AgentController(
+        ScriptedProvider([add(1)], "done"),
+        controllers=[Number("n")],
+        journal=faulty,
+        thread_id="t",
+        config=LoopConfig(after_tool_call=hang),
+    )
+    reply = await agent.send("go", id="r1")
+    await gate.wait()
+    faulty.crash(1)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    await passes()
+    head = await inner.head("r1")
+    if head.owner is not None:
+        await inner.release(Owner(head.owner))
+    number = Number("n")
+    config = LoopConfig(after_tool_call=lambda done: Override(is_error=spoiled))
+    async with AgentController(
+        ScriptedProvider("done"), controllers=[number], journal=inner, thread_id="t", config=config
+    ) as again:
+        await again.runs.recover("r1")
+        await again.runs.wait_for_terminal("r1")
+        await passes(50)
+        assert number.state == (None if spoiled else 1)
+        assert number.responses[0].commits == ({} if spoiled else {"n": "committed"})
+    _dead.append((agent, reply))
+
+
+_dead: list[object] = []
 
 
 # Between sends

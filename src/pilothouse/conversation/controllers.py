@@ -127,7 +127,8 @@ class AIController(Protocol):
 
     `on_request(event)` and `on_response(event)` are sync or async and run on the event loop that owns the conversation.
     `namespace` is put before the names of the tools, `instructions` go into the system prompt, `exports` are fetched by
-    surfaces, `aclose()` closes what it holds. `BaseAIController` has them all, with their defaults.
+    surfaces, `aclose()` closes what it holds; a conversation closes those whose `is_open` was not true when they were
+    registered. `BaseAIController` has the rest, with its defaults.
     """
 
     def get_tools(self) -> Sequence[ToolLike]:

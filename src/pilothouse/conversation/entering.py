@@ -144,7 +144,7 @@ async def enter(sender: Sender, reply: Reply, start: Start, port: RunPort, runti
         patch = reply.take_patch()
         if around is not None and around.resumed:
             if composition is not None:
-                changes.folded(await staged_in(setup.runs.journal, start.spec.run_id, composition))
+                changes.folded(*await staged_in(setup.runs.journal, start.spec.run_id, composition))
             records = [record async for record in port.facts()]
             told = any(isinstance(item.fact, Noted) and item.fact.name == NOTE for item in records)
             patch = None if told else await patch_of(setup.runs.journal, start.spec)
@@ -261,7 +261,7 @@ async def _go_back(sender: Sender, around: Around, key: str, controller: Any, st
 async def _staged_again(sender: Sender, composition: Composition, parent: Parent, order: Order) -> list[Any]:
     """What the calls that a retry keeps had staged: the model reads their results as done."""
     kept = {message.call_id for message in order.keep or () if message.role == "tool"}
-    found = await staged_in(sender.setup.runs.journal, parent.run_id, composition)
+    found, _ = await staged_in(sender.setup.runs.journal, parent.run_id, composition)
     return [item for item in found if item.call_id in kept]
 
 

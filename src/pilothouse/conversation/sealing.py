@@ -209,10 +209,13 @@ class Changes:
         if staged is not None and fact.outcome == "succeeded" and not fact.is_error:
             self._values[call.key] = staged
 
-    def folded(self, staged: Sequence[Staged]) -> None:
-        """The run was begun by an earlier process, whose facts say this; later ones count."""
-        for item in staged:
+    def folded(self, counted: Sequence[Staged], unended: Sequence[Staged]) -> None:
+        """The run was begun by an earlier process, whose facts say this; of the rest the ends will come."""
+        for item in counted:
             self._values[item.key] = item
+        for item in unended:
+            call = self._calls[item.call_id] = _Call(item.key)
+            call.staged = item
 
     async def first_notes(self, port: RunPort) -> list[Noted]:
         """What stands in front of the first fact of the run."""

@@ -213,8 +213,10 @@ def _committed(data: Any) -> dict[str, Stored]:
     return found
 
 
-async def staged_in(journal: Journal, run_id: str, composition: Composition) -> list[Staged]:
-    """What the calls of a run have staged and that counts, in the order in which they ended."""
+async def staged_in(
+    journal: Journal, run_id: str, composition: Composition
+) -> tuple[list[Staged], list[Staged]]:
+    """What the calls of a run have staged: what counts, in the order in which they ended; what is still to end."""
     values: dict[str, Staged] = {}
     order: list[Staged] = []
     own_calls = False
@@ -234,7 +236,7 @@ async def staged_in(journal: Journal, run_id: str, composition: Composition) -> 
                 order.append(kept)
         elif fact.kind == "call_started":
             own_calls = True
-    return order
+    return order, list(values.values())
 
 
 async def _staged(journal: Journal, data: Any, composition: Composition) -> Staged | None:
