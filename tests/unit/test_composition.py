@@ -287,6 +287,24 @@ async def test_a_text_form_is_given_the_instructions_too() -> None:
     assert seen[0].endswith("Say N.")
 
 
+async def test_a_runtime_without_a_system_prompt_is_told_by_a_tool() -> None:
+    """TC-104: its description says it, and its result again."""
+    offered = []
+
+    class Agent(ScriptedRuntime):
+        takes_instructions = False
+
+        def offering(self, tools, instructions, *, digest=""):
+            offered.append(([made.name for made in tools], instructions, tools[-1]))
+            return self
+
+    AgentController(Agent(), controllers=[Named("n", look, instructions="Look twice.")])
+    (names_, instructions, last) = offered[0]
+    assert (names_, instructions) == (["n__look", "n__instructions"], "")
+    assert last.spec.description == "Look twice."
+    assert last({}, None) == "Look twice."
+
+
 async def test_a_set_that_changes_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """TC-2, TC-65: and the model is offered the new one, in that send."""
     changing = Named("n", look)

@@ -142,6 +142,56 @@ async def test_a_run_goes_on_in_another_process_with_its_controllers() -> None:
         assert [entry[1].ending for entry in told.of("response p")] == ["completed"]
 
 
+async def test_a_plain_tool_of_a_run_that_goes_on_elsewhere_knows_its_send() -> None:
+    """TC §2, TC-122: without any controller; what the request brought is in the first note there too."""
+    journal = MemoryJournal()
+
+    @tool(approval=True)
+    async def dim_later(percent: int) -> str:
+        """Dims, once it may."""
+        current_reply().update_state({"lights": percent})
+        return "ok"
+
+    def agent(*scripts: Any) -> AgentController:
+        return AgentController(ScriptedProvider(*scripts), tools=[dim_later])
+
+    app = Server({"default": agent([call("dim_later", {"percent": 7})])}, journal=journal, drain_timeout=0.0)
+    async with app.lifespan():
+        asked = await post(app, "t", "r1", "go", state={"room": "bridge"})
+        (interrupt,) = asked.events[-1]["outcome"]["interrupts"]
+    app = Server({"default": agent("done")}, journal=journal, drain_timeout=0.0)
+    async with app.lifespan():
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+        answered = await post(app, "t", "r2", resume=resume)
+        assert answered.events[-1]["type"] == "RUN_FINISHED"
+        assert states(answered) == [{"room": "bridge", "lights": 7}]
+
+
+async def test_steering_of_a_run_at_rest_elsewhere_passes_the_interceptor() -> None:
+    """TC-26: by the control API, before anybody has sent to that thread in this process."""
+    journal = MemoryJournal()
+    seen: list[tuple[str, str]] = []
+
+    def agent(*scripts: Any) -> AgentController:
+        def look(event: Any) -> None:
+            seen.append((event.kind, event.text))
+            if event.kind == "steer":
+                event.reject("no")
+
+        return AgentController(ScriptedProvider(*scripts), tools=[deploy], interceptor=look)
+
+    app = Server({"default": agent([call("deploy")])}, journal=journal, drain_timeout=0.0)
+    async with app.lifespan():
+        await post(app, "t", "r1", "go")
+    app = Server({"default": agent("done")}, journal=journal, drain_timeout=0.0)
+    async with app.lifespan():
+        body = {"kind": "steer", "message": "rude"}
+        refused = await ask(app, "POST", "/v1/runs/r1/commands", body)
+        assert refused.status == 422, refused.body
+        assert refused.json()["code"] == "send_refused"
+    assert seen == [("send", "go"), ("steer", "rude")]
+
+
 @pytest.mark.parametrize("state", [5, "text", [1]])
 async def test_a_state_that_is_no_object(state: Any) -> None:
     """SV-107: ignored over AG-UI, refused by the control API."""

@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from ..contracts import Clock
 from ..core.canonical import NotJSON, encode
 from ..errors import ConfigError, ControllerInUse, DuplicateTool
+from ..loop.ready_tools import schema_tool
 from ..loop.tools import Tool, ToolLike, ToolSet, tool
+from ..messages import ToolSpec
 from .controllers import AIController, BaseAIController, Exporter
 from .staging import StagedController
 from .states import States
@@ -221,6 +223,14 @@ class Composition:
             return ""
         return "\n\n".join([PRECEDENCE, *[f"## {member.key}\n\n{member.instructions}" for member in told]])
 
+    @property
+    def telling_tools(self) -> tuple[Tool, ...]:
+        """The same for a runtime without a system prompt: one tool a controller, whose description it is."""
+        told = [member for member in self.members if member.instructions]
+        return tuple(
+            [_telling(f"{member.key}{SEPARATOR}instructions", member.instructions) for member in told]
+        )
+
     async def aclose(self, limit: float, clock: Clock) -> None:
         """Closes those that were not open yet when they were registered, bounded, and gives all up."""
         until = clock.monotonic() + limit
@@ -240,6 +250,13 @@ class Composition:
         for name in self._claimed:
             _claims.pop(name, None)
         self._claimed = []
+
+
+def _telling(name: str, text: str) -> Tool:
+    def tell(_arguments: object, _context: object) -> str:
+        return text
+
+    return schema_tool(ToolSpec(name, text, {"type": "object", "properties": {}}), tell, effect="read")
 
 
 def _is_factory(item: object) -> bool:

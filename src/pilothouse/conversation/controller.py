@@ -126,7 +126,7 @@ class AgentController(Shown, Plugged):
         assert composition is not None
         try:
             offer = composition.offer(own_names(base))
-            setup.line.runtime = with_offer(base, offer, composition.instructions)
+            setup.line.runtime = with_offer(base, offer, composition)
         except BaseException:
             if composition.registered is None:
                 composition.release()

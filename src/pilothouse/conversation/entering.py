@@ -6,6 +6,7 @@ in, tools, or a change of the shared state come here.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextvars import copy_context
@@ -45,17 +46,18 @@ logger = logging.getLogger("pilothouse.conversation")
 # Tools
 
 
-def with_offer(runtime: Runtime, offer: Offer, instructions: str, *, digest: str = "") -> Runtime:
+def with_offer(runtime: Runtime, offer: Offer, composition: Composition, *, digest: str = "") -> Runtime:
     """The runtime with the tools of AI controllers, and with what they tell the model.
 
     Raises:
         ConfigError: it takes none.
     """
-    what = "tools" if offer.tools else "instructions" if instructions else ""
+    tools, instructions = offer.tools, composition.instructions
+    what = "tools" if tools else "instructions" if instructions else ""
     if not what:
         return runtime
     if isinstance(runtime, TextRuntime):
-        if offer.tools:
+        if tools:
             raise ConfigError(
                 "controllers have tools, and a text-only provider cannot call tools: use a Provider"
             )
@@ -63,7 +65,9 @@ def with_offer(runtime: Runtime, offer: Offer, instructions: str, *, digest: str
     offering: Callable[..., Runtime] | None = getattr(runtime, "offering", None)
     if offering is None:
         raise ConfigError(f"controllers have {what}, and the runtime takes none: use a Provider")
-    return offering(offer.tools, instructions, digest=digest)
+    if instructions and not getattr(runtime, "takes_instructions", True):
+        tools, instructions = (*tools, *composition.telling_tools), ""
+    return offering(tools, instructions, digest=digest)
 
 
 def own_names(runtime: Runtime) -> dict[str, str]:
@@ -87,7 +91,7 @@ def offer(sender: Sender, around: Around, order: Order) -> Offer:
         runtime = with_offer(
             around.base,
             found,
-            composition.instructions,
+            composition,
             digest=str(getattr(line.runtime, "config_digest", "")),
         )
         line.offer(around.reply.id, runtime)
@@ -142,7 +146,7 @@ async def enter(sender: Sender, reply: Reply, start: Start, port: RunPort, runti
         if around is not None and around.offer is not None:
             changes.owners = around.offer.owners
         patch = reply.take_patch()
-        if around is not None and around.resumed:
+        if reply.resumed:
             if composition is not None:
                 changes.folded(*await staged_in(setup.runs.journal, start.spec.run_id, composition))
             records = [record async for record in port.facts()]
@@ -155,7 +159,7 @@ async def enter(sender: Sender, reply: Reply, start: Start, port: RunPort, runti
 async def resumed(sender: Sender, spec: RunSpec) -> None:
     """A run that an earlier process began is taken up again: the hooks are told before anything is written (TC-115)."""
     setup = sender.setup
-    if sender.live(spec.run_id) is not None or not setup.plugged:
+    if sender.live(spec.run_id) is not None:
         return
     parts: Any = spec.input[-1].parts if spec.input else None
     order = Order(parts, RunExtras(), aim=None if parts else ("resumed", spec.run_id))
@@ -164,12 +168,17 @@ async def resumed(sender: Sender, spec: RunSpec) -> None:
     reply.user_message = spec.input[-1] if spec.input else None
     reply.commit(setup.runs.run(spec.run_id))
     reply.hand_over()
+    reply.resumed = True
+    reply.patch = await patch_of(setup.runs.journal, spec)
+    sender.loop = asyncio.get_running_loop()
+    if not sender.thread.opened or sender.thread.head is None:
+        await load(sender, Parent(spec.run_id))
+    if not setup.plugged:
+        _follow(sender, reply, None)
+        return
     from .around import Around
 
     around = reply.around = Around(sender, reply, order, resumed=True)
-    reply.patch = await patch_of(setup.runs.journal, spec)
-    if not sender.thread.opened or sender.thread.head is None:
-        await load(sender, Parent(spec.run_id))
     try:
         await sender.spawn(around.request(), around.caller.context)
     except BaseException as error:
@@ -179,7 +188,7 @@ async def resumed(sender: Sender, spec: RunSpec) -> None:
     _follow(sender, reply, around)
 
 
-def _follow(sender: Sender, reply: Reply, around: Around) -> None:
+def _follow(sender: Sender, reply: Reply, around: Around | None) -> None:
     """Tells the hooks of a resumed run how it ends; the conversation shows what it has become."""
     runs = sender.setup.runs
 
@@ -195,15 +204,18 @@ def _follow(sender: Sender, reply: Reply, around: Around) -> None:
     reply.unobserve = runs.observe(reply.id, observe)
 
 
-async def _ended(sender: Sender, reply: Reply, around: Around) -> None:
+async def _ended(sender: Sender, reply: Reply, around: Around | None) -> None:
     runs = sender.setup.runs
     if reply.outcome is None:
         await retold(runs, reply)
     outcome = reply.outcome
     assert outcome is not None
-    view = await runs.inspect(reply.id)
-    recorded: Outcome | None = view.outcome
-    around.ended(outcome, reply.error, lambda: None, recorded)
+    if around is not None:
+        view = await runs.inspect(reply.id)
+        recorded: Outcome | None = view.outcome
+        around.ended(outcome, reply.error, lambda: None, recorded)
+    elif reply.changes is not None:
+        reply.changes.closed = True
     if sender.thread.head == reply.id and not sender.stage.busy:
         await sender.thread.load(sender, sender.stage, again=True)
 

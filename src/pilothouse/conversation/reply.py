@@ -83,6 +83,7 @@ class Reply:
     patch: Mapping[str, JSON] | None = None  # of the shared state, until the first append takes it
     patch_taken = False
     drafted = False  # its user message is a new one
+    resumed = False  # its run was begun by an earlier process
     usage: Usage | None = None  # of the model response read last
     model: str | None = None
     finish_reason: str | None = None

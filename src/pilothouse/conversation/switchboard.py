@@ -141,9 +141,12 @@ class Switchboard:
 
             await resumed(sender, spec)
 
-    async def screen(self, thread_id: str, command: Command) -> Command:
+    async def screen(self, spec: RunSpec, command: Command) -> Command:
         """What is said to a run, as the thread's interceptor leaves it (TC-26)."""
-        line = self._lines.get(thread_id)
+        line = self._lines.get(spec.thread_id)
+        if line is None and self._join is not None:  # of a run at rest, whose process is gone
+            await self._join(spec)
+            line = self._lines.get(spec.thread_id)
         sender = None if line is None else line.sender()
         if sender is None or sender.setup.interceptor is None:
             return command

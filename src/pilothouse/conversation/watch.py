@@ -7,7 +7,7 @@ delta is a sign of life, and nothing is counted while it is paused, in tools, or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 from ..contracts import CancelScope, Clock, CommandInbox, GatePoint, RunFold, RunPort, Runtime
@@ -28,11 +28,17 @@ class Watched:
         self._runtime: Any = runtime
         self._clock = clock
         self.orphans = 0
+        if hasattr(runtime, "offering"):  # it takes tools of AI controllers
+            self.offering = self._offering
+            self.takes_instructions = bool(getattr(runtime, "takes_instructions", True))
 
     @property
     def config_digest(self) -> str:
         """The runtime's own, if it has one."""
         return str(getattr(self._runtime, "config_digest", ""))
+
+    def _offering(self, tools: Sequence[Any], instructions: str, *, digest: str = "") -> Watched:
+        return Watched(self._runtime.offering(tools, instructions, digest=digest), self._clock)
 
     def describe(self) -> Descriptor:
         """The runtime's contract."""

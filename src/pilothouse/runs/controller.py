@@ -46,7 +46,7 @@ from .timing import RunLimits, RunStats, RunTiming
 
 logger = logging.getLogger("pilothouse.runs")
 
-Screen: TypeAlias = Callable[[str, Command], Awaitable[Command]]
+Screen: TypeAlias = Callable[[RunSpec, Command], Awaitable[Command]]
 """Sees what is said to a run of a thread before it is recorded, and may replace or refuse it."""
 
 
@@ -306,7 +306,7 @@ class RunController:
             registration = (
                 await self._fleet.paths.registration(command.run_id) if live is None else live.registration
             )
-            command = await self._screen(registration.spec.thread_id, command)
+            command = await self._screen(registration.spec, command)
         return await self._orders.command(command, timeout)
 
     async def note(self, run_id: str, note: Noted) -> None:

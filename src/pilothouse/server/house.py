@@ -131,7 +131,7 @@ class Wing:
 
     async def _take_up(self, spec: RunSpec) -> None:
         """A run of an earlier process goes on: its thread's conversation is there while it does (TC-115)."""
-        if not self._template.plugged:
+        if not self._template.plugged and not getattr(self._template.runtime, "tool_names", ()):
             return
         thread_id, run_id = spec.thread_id, spec.run_id
         context = RunContext(Principal("", spec.tenant), thread_id, run_id, self.name)
