@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator,
 
 from pilothouse import AgentController, MemoryJournal
 from pilothouse.controllers import FieldPolicy, FormController, Option
-from pilothouse.controllers.form.fields import Shape
+from pilothouse.controllers.form.fields import MISSING, Shape, get_at
 from pilothouse.controllers.form.filling import fill, flat, judge
 from pilothouse.errors import ConfigError
 from pilothouse.testing.scripted import Hold, ScriptedProvider, call, failure
@@ -102,6 +102,8 @@ def test_each_value_has_one_verdict(
     assert set(refused) == set(rejected)
     assert all(words in refused[path] for path, words in rejected.items())
     assert not set(refused) & set(accepted)
+    given = {path: get_at(result.draft, path.split(".")) for path in rejected}
+    assert all(found is MISSING for found in given.values())
 
 
 def test_a_form_is_complete_normalized_and_judged_as_a_whole() -> None:

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from pilothouse.controllers.errors import QueryRefused
 from pilothouse.controllers.sql import functions
+from pilothouse.controllers.sql.failures import stopped_after, told
 from pilothouse.controllers.sql.gate import Gate
 from pilothouse.controllers.sql.paging import count_sql, page_sql
 from pilothouse.controllers.sql.schema import ColumnInfo, Schema, TableInfo
@@ -297,3 +298,22 @@ def test_named_tables_must_exist() -> None:
     kept = schema("sqlite").only(["ORDERS"])
     assert list(kept.tables) == ["orders"]
     assert kept.is_taken("odd name")
+
+
+def test_a_databases_message_reaches_the_model_without_values() -> None:
+    """SQ-17: names and syntax are told, literals masked; anything else is a reference into the log."""
+    error = RuntimeError("x")
+    assert (
+        str(told(error, "no such column: nosuch near 'CANARY its' here"))
+        == "no such column: nosuch near '…' here"
+    )
+    assert (
+        str(told(error, 'column "x" does not exist\nLINE 1: SELECT CANARY', kind=True))
+        == 'column "x" does not exist'
+    )
+    assert len(str(told(error, "syntax error " + "x" * 999))) == 300
+    for message in ("invalid input syntax for type integer: CANARY", "", "division by zero"):
+        assert str(told(error, message)).startswith("the database refused the query (reference ")
+    assert "CANARY" not in str(told(error, "no such column: CANARY", kind=False))
+    assert str(told(error, "operator is what it is", sure=True)) == "operator is what it is"
+    assert stopped_after(10.0) == "stopped after 10 s; narrow it"
