@@ -1,6 +1,6 @@
 """An MCP server over stdio in plain Python, without the SDK: a second reading of the protocol, and one that starts fast.
 
-`python mcp_plain.py FOLDER`; FOLDER gets the process id and what was done; with a file `extra` there is one tool more.
+`python mcp_plain.py FOLDER [silent]`; FOLDER gets the process id and what was done; with a file `extra` there is one tool more.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def main() -> None:
     print("a line on standard error", file=sys.stderr, flush=True)
     (FOLDER / "pid").write_text(str(os.getpid()))
     for line in sys.stdin:
+        if sys.argv[2:] == ["silent"]:
+            continue
         asked = json.loads(line)
         ident, given = asked.get("id"), asked.get("params") or {}
         match asked.get("method"):

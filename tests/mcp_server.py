@@ -112,9 +112,7 @@ def main() -> None:
     how, folder = sys.argv[1], Path(sys.argv[2])
     print("a line on standard error", file=sys.stderr, flush=True)
     (folder / "pid").write_text(str(os.getpid()))
-    if how == "silent":
-        sys.stdin.read()
-    elif how == "stdio":
+    if how == "stdio":
         make(folder, extra=(folder / "extra").exists()).run("stdio")
     else:
         make(folder).run("streamable-http", port=int(sys.argv[3]))
