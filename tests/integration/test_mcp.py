@@ -332,7 +332,7 @@ async def test_approval_by_effect_and_by_distrust(tmp_path: Path) -> None:
 
 
 async def test_a_changed_tool_asks_again_and_takes_effect_at_the_next_send(tmp_path: Path) -> None:
-    """MC-10, MC-13: told to the host; it asks although its effect is read, until the changes are accepted."""
+    """MC-10, MC-13, MC-21: told to the host; it asks although its effect is read, until the changes are accepted."""
     changes: list[Any] = []
     reads: Any = {"later": "read", "echo": "read", "slow": "read", "slow_write": "read"}
     (tmp_path / "go").touch()
@@ -359,6 +359,8 @@ async def test_a_changed_tool_asks_again_and_takes_effect_at_the_next_send(tmp_p
                 ("t__later", "changed"),
                 ("t__slow", "changed"),
             ]
+            about = {one["tool"]: one["about"] for one in asked}
+            assert about["t__later"] == {"server": "t", "tool": "later", "destructive": True}
             for request in view.requests:
                 await reply.run.approve(request.id)
             await reply.result()

@@ -115,6 +115,7 @@ class Asks:
             return None
         digest = operation_digest(ready.tool.name, ready.digest, ready.effect)
         policy = self._work.plan.config.approval
+        about: dict[str, JSON] = {"about": dict(ready.tool.about)} if ready.tool.about else {}
         request = Request(
             f"approval:{item.call.call_id}:{digest[:12]}",
             "approval",
@@ -123,7 +124,7 @@ class Asks:
             operation_digest=digest,
             scopes=("once", "thread"),
             expires_at_ms=self._expiry(policy.timeout),
-            data=as_data(self._checker.view(ready), decision.reason, ready.digest),
+            data={**as_data(self._checker.view(ready), decision.reason, ready.digest), **about},
         )
         self._to_open.append((item, request))
         return None

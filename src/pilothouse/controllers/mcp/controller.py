@@ -262,6 +262,7 @@ class MCPController(BaseAIController):
             approval=lambda check: self._asks(info, check),
             timeout=self._call_timeout,
         )
+        made.about = {"server": self.namespace, "tool": info.name, "destructive": info.destructive}
         made.overrules = lambda: self._approval != "never" and info.name in self._unasked
         return made
 
