@@ -258,3 +258,55 @@ async def test_many_sends_with_hooks_leave_nothing_behind() -> None:
         assert agent._sender.around is None
     await passes()
     assert asyncio.all_tasks() == others
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("place", "ending"),
+    [
+        ("interceptor", "failed"),
+        ("request", "failed"),
+        ("send_context", "failed"),
+        ("request_listener", "failed"),
+        ("response", "completed"),
+        ("response_listener", "completed"),
+    ],
+)
+def test_what_ends_a_process_settles_the_send(
+    place: str, ending: str, is_async: bool, stop: type[BaseException]
+) -> None:
+    """TC-20, proof 3: no further hook runs, the send has its end, and it propagates."""
+    told = Told()
+    agents = []
+
+    def now(event):
+        raise stop
+
+    async def later(event):
+        raise stop
+
+    hook = later if is_async else now
+    at = {place: hook, "is_async": is_async} if place in ("request", "response") else {}
+    options = {} if at else {place: hook}
+
+    async def main() -> None:
+        agent = AgentController(
+            ScriptedProvider("ok"),
+            controllers=[Plain(told, "a"), Plain(told, "b", **at)],
+            **options,
+        )
+        agents.append(agent)
+        reply = await agent.send("hi")
+        await reply.wait()
+        await passes(100)
+
+    with pytest.raises(stop):
+        asyncio.run(main())
+    (agent,) = agents
+    names = [name for name in told.names() if name.startswith("response")]
+    expected = {"response": ["response b"], "response_listener": ["response b", "response a"]}
+    assert names == expected.get(place, [])
+    assert agent.last_reply is not None
+    assert agent.last_reply.ending == ending
+    assert agent.reply is None

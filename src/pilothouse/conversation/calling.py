@@ -106,11 +106,7 @@ class HookCaller:
     async def _awaited(self, key: str, hook: str, result: Awaitable[Any]) -> Any:
         loop = asyncio.get_running_loop()
         outer = self.task, self._wake
-        task = self.task = loop.create_task(
-            result if asyncio.iscoroutine(result) else _run(result),
-            name=_named(key, hook),
-            context=self.context,
-        )
+        task = self.task = loop.create_task(_run(result), name=_named(key, hook), context=self.context)
         done = loop.create_future()
         timers: list[Callable[[], object]] = []
         late = False
@@ -128,6 +124,8 @@ class HookCaller:
             late = True
             cancel()
 
+        if asyncio.iscoroutine(result):  # never begun where the task is cancelled before its first step
+            task.add_done_callback(lambda _: result.close())
         task.add_done_callback(over)
         if self._limit != inf:
             timers.append(call_later(self._clock, self._limit, expire))
@@ -136,22 +134,21 @@ class HookCaller:
             await done
         except asyncio.CancelledError:
             task.cancel()
+            task.add_done_callback(_silently)
             raise
         finally:
             self.task, self._wake = outer
             for stop in timers:
                 stop()
-            if not task.done():
-                logger.warning("%s goes on although it was cancelled", _named(key, hook))
-                task.add_done_callback(_silently)
-            elif not task.cancelled():
-                task.exception()  # looked at, whatever is raised instead of it
-        if (
-            task.done()
-            and not task.cancelled()
-            and isinstance(task.exception(), KeyboardInterrupt | SystemExit)
-        ):
-            return task.result()
+        return self._outcome(key, hook, task, late=late)
+
+    def _outcome(self, key: str, hook: str, task: asyncio.Task[Any], *, late: bool) -> Any:
+        """What an async hook that is over, or was given up, comes to."""
+        if not task.done():
+            logger.warning("%s goes on although it was cancelled", _named(key, hook))
+            task.add_done_callback(_silently)
+        elif not task.cancelled() and task.exception() is None and isinstance(task.result(), _Ends):
+            raise task.result().error
         self.check()
         if late:
             raise HookTimeout(key, hook, self._limit)
@@ -160,8 +157,18 @@ class HookCaller:
         return task.result()
 
 
+class _Ends:
+    """What ends the process: raised by who called the hook, once the send is settled; a task would raise it at once."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 async def _run(result: Awaitable[Any]) -> Any:
-    return await result
+    try:
+        return await result
+    except (KeyboardInterrupt, SystemExit) as error:
+        return _Ends(error)
 
 
 def _silently(task: asyncio.Task[Any]) -> None:
