@@ -294,6 +294,13 @@ class ArtifactNotFound(UsageError):
         super().__init__(f"no artifact {digest}")
 
 
+_NOT_OURS = {
+    "binding": "it was started under another binding: use the agent that drove it, or abandon it",
+    "descriptor_changed": "another agent, or another version of it, drove it: use that one, or abandon it",
+    "vocabulary": "a newer Pilothouse wrote it: upgrade this one",
+}
+
+
 class NotControllable(UsageError):
     """The run was registered under another contract; it is readable history (RC-85)."""
 
@@ -301,7 +308,7 @@ class NotControllable(UsageError):
 
     def __init__(self, run_id: str, why: str) -> None:
         self.run_id, self.why = run_id, why
-        super().__init__(f"cannot control run {run_id} because of its {why}")
+        super().__init__(f"cannot control run {run_id} because {_NOT_OURS.get(why, why)}")
 
 
 class OwnedElsewhere(UsageError):

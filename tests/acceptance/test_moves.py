@@ -67,6 +67,7 @@ def test_what_cannot_be_moved_is_said_and_nothing_is_touched(tmp_path: Path, gat
     refused("runs", "backup", "kept.txt", "--db", "a.db", words="kept.txt exists")
     refused("runs", "import", "kept.txt", "--db", "b.db", words="no export")
     assert kept.read_text() == "mine"
+    assert not (tmp_path / "b.db").exists()  # nothing came of it
     assert pilothouse("runs", "export", "a.jsonl", "--db", "a.db", cwd=tmp_path, env=gate.env).returncode == 0
     whole = (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "torn.jsonl").write_bytes(whole[: len(whole) * 2 // 3])

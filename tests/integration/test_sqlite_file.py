@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import apsw
@@ -16,8 +17,10 @@ import pytest
 
 from pilothouse.errors import ConfigError, JournalBusy, JournalFull, JournalUnavailable, JournalVersion
 from pilothouse.journal import SQLiteJournal
-from pilothouse.records import RunQuery
-from pilothouse.testing import SampleRun
+from pilothouse.records import RunQuery, ThreadRecord
+from pilothouse.runs.controller import RunController
+from pilothouse.testing import SampleRun, ScriptedRuntime
+from pilothouse.testing.sample_runs import claim_by
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -259,6 +262,77 @@ async def test_who_holds_the_file_is_waited_for_and_then_told(tmp_path: Path) ->
         assert not (await waiting).duplicate
         other.close()
         assert journal.stats().retries == 0
+
+
+async def test_who_only_reads_waits_for_no_lock_and_writes_nothing(tmp_path: Path) -> None:
+    """RC-48, JR-13: opened, listed, looked at and closed, while another process is in the middle of a write."""
+    path = tmp_path / "j.db"
+    async with SQLiteJournal(path) as journal:
+        await SampleRun().store(journal)
+        await journal.release(claim_by().owner)
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    before = path.read_bytes()
+    async with SQLiteJournal(path, busy_timeout=0.0) as journal:
+        async with RunController(ScriptedRuntime(), journal=journal) as runs:
+            assert [entry.run_id for entry in (await runs.catalog_runs()).items] == ["run-1"]
+            assert (await runs.inspect("run-1")).status == "unknown"
+            assert len(await runs.events("run-1")) == 1
+            assert (await journal.verify()).problems == ()
+        assert journal.stats().commits == 0
+        with pytest.raises(JournalBusy):
+            await SampleRun("run-2").store(journal)
+    other.execute("ROLLBACK")
+    other.close()
+    assert path.read_bytes() == before
+
+
+async def test_no_statement_runs_on_the_loop_and_readers_are_few(tmp_path: Path) -> None:
+    """JR-12: at most four connections read at once, each in a thread."""
+    path = tmp_path / "j.db"
+    here: list[str] = []
+    most = 0
+
+    def seen(_frame: object, event: str, what: object) -> None:
+        owner = type(getattr(what, "__self__", None))
+        if event == "c_call" and owner.__module__ == "apsw":
+            here.append(f"{owner.__name__}.{getattr(what, '__name__', '')}")
+
+    def open_files() -> int:
+        count = 0
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # closed by now
+                count += link.readlink() == path
+        return count
+
+    sys.setprofile(seen)
+    try:
+        async with SQLiteJournal(path, durability="off") as journal:
+            runs = [SampleRun(f"run-{number}") for number in range(20)]
+            for run in runs:
+                await run.store(journal)
+                await run.add(journal, 20)
+            asked = [journal.read(run.run_id) for run in runs for _ in range(5)]
+            asked += [journal.head(run.run_id) for run in runs]
+            asked += [journal.list(RunQuery()), journal.find("run-1", "x"), journal.thread_head("thread-1")]
+            reading = asyncio.gather(*asked)
+            while not reading.done():
+                await asyncio.sleep(0)
+                most = max(most, open_files())
+            ref = await journal.put_blob(b"x" * 3_000_000, "text/plain")
+            await journal.get_blob(ref.digest)
+            await journal.changed("run-1", 99, timeout=0.01)
+            await journal.threads.put(ThreadRecord("", "t"), expected=None)
+            await journal.threads.list("")
+            await journal.renew(claim_by().owner, ttl_ms=1, now_ms=1)
+            await journal.release(claim_by().owner)
+            await journal.verify()
+            await journal.purge("thread-1")
+            await journal.backup(tmp_path / "copy.db")
+    finally:
+        sys.setprofile(None)
+    assert here == []
+    assert 2 <= most <= 1 + 4 + 1  # the writer, the readers, the one that looks for changes
 
 
 async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:

@@ -82,16 +82,25 @@ def import_runs(
     if not source.is_file():
         raise UsageError(f"no such file: {source}")
 
+    fresh = not db.exists()
+    added = 0
+
     async def work(journal: SQLiteJournal) -> None:
+        nonlocal added
         with source.open("rb") as file:
             found = await import_(journal, file)
+        added = found.runs
         typer.echo(f"{found.runs} runs, {found.facts} facts added; {found.skipped} runs were there already")
         for line in _left_out(found):
             typer.echo(f"  {line}", err=True)
         if found.torn or found.problems or found.conflicts:
             raise typer.Exit(1)
 
-    _with_journal(db, work, create=True)
+    try:
+        _with_journal(db, work, create=True)
+    finally:
+        if fresh and not added:  # nothing came of it: no empty journal is left behind
+            db.unlink(missing_ok=True)
 
 
 def _left_out(found: Imported) -> list[str]:

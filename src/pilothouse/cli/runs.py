@@ -105,6 +105,8 @@ async def find_open(journal: SQLiteJournal, prefix: str) -> str:
         view = await runs.inspect(run_id)
         if view.outcome is not None:
             raise UsageError(f"cannot recover run {run_id}: it has ended, {ended(view.outcome)}")
+        if view.ownership == "elsewhere":
+            raise UsageError(f"cannot recover run {run_id}: another process drives it")
         return run_id
 
 
@@ -124,8 +126,7 @@ def list_runs(
         raise ConfigError(f"--status is one of {', '.join(STATUSES)}, not {status!r}")
 
     async def work(runs: RunController) -> None:
-        page = await runs.catalog_runs(RunQuery(thread_id=thread), limit=limit if status is None else 500)
-        entries = [entry for entry in page.items if status is None or entry.status == status][:limit]
+        entries = await _newest(runs, thread, status, limit)
         if not entries:
             typer.echo("no runs")
             return
@@ -153,6 +154,20 @@ def list_runs(
         console.print(table)
 
     _with_runs(db, work)
+
+
+async def _newest(runs: RunController, thread: str | None, status: str | None, limit: int) -> list[RunEntry]:
+    """A status is what is seen, not what is stored: an orphan is unknown without a write. So pages are looked through."""
+    found: list[RunEntry] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        size = limit if status is None else 500
+        page = await runs.catalog_runs(RunQuery(thread_id=thread), cursor=cursor, limit=size)
+        found += [entry for entry in page.items if status is None or entry.status == status]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return found[:limit]
 
 
 def shown_status(entry: RunEntry) -> str:

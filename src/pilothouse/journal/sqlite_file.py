@@ -67,6 +67,7 @@ def open_writer(path: Path, durability: Durability, busy_timeout: float) -> apsw
         try:
             patiently(lambda: _migrate(connection, path), busy_timeout)
             patiently(lambda: _use_wal(connection, path), busy_timeout)
+            _check_writable(connection)
             _set_durability(connection, durability)
         except BaseException:
             connection.close()
@@ -235,6 +236,12 @@ def _use_wal(connection: apsw.Connection, path: Path) -> None:
             f"cannot use {path} because its file system has no write-ahead log (a network share, perhaps):"
             " put the journal on a local disk"
         )
+
+
+def _check_writable(connection: apsw.Connection) -> None:
+    """SQLite opens a file that may only be read without a word, and refuses the first write."""
+    if connection.readonly("main"):
+        raise apsw.ReadOnlyError
 
 
 def _set_durability(connection: apsw.Connection, durability: Durability) -> None:

@@ -206,17 +206,13 @@ class Access:
         """Reads in a thread."""
         self.writer.check_open()
         if not self.store.opened:
-            await self.writer.submit(_nothing)
+            await self.writer.opened()
         return await self.readers.run(read)
 
 
 def _stop_reading(watch: Watch, readers: Readers) -> None:
     watch.close()
     readers.close()
-
-
-def _nothing() -> None:
-    """Opens the file on its way."""
 
 
 __all__ = ["Access", "SQLiteStore"]

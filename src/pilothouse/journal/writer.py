@@ -85,9 +85,13 @@ class _Job:
     __slots__ = ("error", "future", "loop", "result", "size", "work")
 
     def __init__(
-        self, work: Callable[[], Any], size: int, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
+        self,
+        work: Callable[[], Any] | None,
+        size: int,
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any],
     ) -> None:
-        self.work = work
+        self.work = work  # None: the store is to be open, nothing is to be written
         self.size = size
         self.loop = loop
         self.future = future
@@ -130,8 +134,11 @@ class GroupWriter:
         Raises:
             JournalUnavailable: the writer is closed, or this process is a fork of the one that opened it.
         """
+        return self._hand_over(work, size)
+
+    def _hand_over(self, work: Callable[[], Any] | None, size: int) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[Any] = loop.create_future()
         self.check_open()
         with self._lock:
             self.check_open()
@@ -139,6 +146,14 @@ class GroupWriter:
             if self._thread is None:
                 self._start()
         return future
+
+    def opened(self) -> asyncio.Future[None]:
+        """Done once the store is open: what only reads waits for no lock.
+
+        Raises:
+            JournalUnavailable: as of `submit`.
+        """
+        return self._hand_over(None, 0)
 
     def check_open(self) -> None:
         """Raises JournalUnavailable if it is closed, or belongs to the process that this one was forked from."""
@@ -198,12 +213,14 @@ class GroupWriter:
         """Commits what waits in one transaction."""
         store = self._store
         store.open()
+        if jobs[0].work is None:
+            return
         store.begin()
         self._take(jobs)
         try:
             for job in jobs:
                 try:
-                    job.result = store.run(job.work)
+                    job.result = None if job.work is None else store.run(job.work)
                 except TransactionLost as lost:
                     raise lost.error from lost
                 except Exception as error:  # noqa: BLE001 - goes to whoever handed the work over

@@ -480,7 +480,8 @@ class RunController:
         await fleet.agenda.aclose()
         await self._end_all(set(fleet.releasing.values()), seconds)
         try:
-            await fleet.journal.release(fleet.owner)
+            if fleet.claims:
+                await fleet.journal.release(fleet.owner)
         except JournalError as error:
             logger.warning("the claims end with their leases: %s", error)
         if self._own_journal:

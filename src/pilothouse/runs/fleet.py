@@ -93,6 +93,7 @@ class Fleet:
         self.watched: dict[
             str, list[Observer]
         ] = {}  # who goes on with a run that was let go once it is live again
+        self.claims = False  # whether the journal may know this controller as an owner
         self.zombies = 0
         self.closed = False
         self._renewing = False
@@ -104,6 +105,7 @@ class Fleet:
 
     def claim_request(self) -> ClaimRequest:
         """A claim of this controller, now."""
+        self.claims = True
         return ClaimRequest(self.owner, int(self.timing.lease * 1000), self.clock.time_ms())
 
     # Reading

@@ -272,7 +272,9 @@ class Recovery:
         lost = head.summary.state == "unknown" or ownership in ("orphaned", "stalled")
         if ownership == "parked" and why is not None:
             lost = True  # nobody here can drive it: without this it could never end (RC-85)
-        if head.summary.state == "terminal" or not lost:
+        if head.summary.state == "terminal":
+            raise InvalidCommand(f"cannot abandon run {run_id}: it has ended", "not_unknown")
+        if not lost:
             raise InvalidCommand(
                 f"cannot abandon run {run_id} while it is {head.summary.status}", "not_unknown"
             )
