@@ -55,6 +55,7 @@ class Bench:
     Attributes:
         deps: what `ToolContext.deps` is.
         abandoned: work that did not end in its grace and still goes on.
+        entered: calls whose function goes on, by their idempotency key.
         jobs: work that tools have handed over (TL-17).
     """
 
@@ -62,6 +63,7 @@ class Bench:
         self.deps = deps
         self.resources = Resources()
         self.abandoned: set[asyncio.Future[Any]] = set()
+        self.entered: dict[str, asyncio.Future[Any]] = {}
         self.jobs: dict[str, asyncio.Task[Any]] = {}
         self._jobs_made = 0
         self._loop: asyncio.AbstractEventLoop | None = None

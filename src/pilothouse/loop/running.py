@@ -63,19 +63,48 @@ class Running:
         self._future: asyncio.Future[Any] | None = None
 
     def enter(self, on_end: Callable[[object], object]) -> None:
-        """Enters the function; `on_end` is called when it has ended."""
+        """Enters the function; `on_end` is called when it has ended.
+
+        While an earlier attachment's entry of the same call still goes on, it is not entered beside that: the two share
+        its end (EF-6). One that let itself be cancelled has none to share.
+        """
+        entered, key = self._bench.entered, self.ready.key
+        earlier = entered.get(key)
+        if earlier is None:
+            self._future = entered[key] = self._begin()
+            self._future.add_done_callback(self._left)
+            self._future.add_done_callback(on_end)
+            return
+        shared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._future = shared
+
+        def ended(first: asyncio.Future[Any]) -> None:
+            if shared.done():
+                return
+            if first.cancelled():
+                self.enter(on_end)
+            else:
+                _copy(first, shared)
+
+        shared.add_done_callback(lambda _: on_end(self) if self._future is shared else None)
+        earlier.add_done_callback(ended)
+
+    def _left(self, future: asyncio.Future[Any]) -> None:
+        """Its end is nobody's to share any more."""
+        if self._bench.entered.get(self.ready.key) is future:
+            del self._bench.entered[self.ready.key]
+
+    def _begin(self) -> asyncio.Future[Any]:
         tool, context = self.ready.tool, self._context
         work = tool.bind(self.ready.values, context)
         if tool.is_async:
             loop = asyncio.get_running_loop()
-            self._future = loop.create_task(_call(work, context), name=f"tool {tool.name}")
-        else:
-            token = current.set(context)
-            try:
-                self._future = self._bench.threads.run(work)
-            finally:
-                current.reset(token)
-        self._future.add_done_callback(on_end)
+            return loop.create_task(_call(work, context), name=f"tool {tool.name}")
+        token = current.set(context)
+        try:
+            return self._bench.threads.run(work)
+        finally:
+            current.reset(token)
 
     @property
     def due(self) -> float | None:
@@ -116,6 +145,8 @@ class Running:
         """Leaves it behind; its resource stays taken until it ends."""
         assert self._future is not None
         resource = self.ready.resource
+        if self.retry:  # given up so that the same call can be made once more: that one is to be another
+            self._left(self._future)
         self._bench.abandon(self._future, lambda: self._bench.resources.give_back(resource))
         self._context.close(tell=False)
         return self._finished(self._judged(How.ABANDONED, self._last_words()))
@@ -209,6 +240,13 @@ class Running:
             verdict.marks,
             attempt=self.attempt,
         )
+
+
+def _copy(first: asyncio.Future[Any], second: asyncio.Future[Any]) -> None:
+    if (error := first.exception()) is not None:
+        second.set_exception(error)
+    else:
+        second.set_result(first.result())
 
 
 def is_call(task: asyncio.Task[Any]) -> bool:
