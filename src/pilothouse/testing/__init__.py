@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .agents import FakeAgent as FakeAgent
     from .agents import FakeBackend as FakeBackend
     from .agents import MockAgent as MockAgent
+    from .agui import verify_agui as verify_agui
     from .clock import StepClock as StepClock
     from .controller_suite import AIControllerConformance as AIControllerConformance
     from .endpoint import ScriptedEndpoint as ScriptedEndpoint
@@ -58,6 +59,7 @@ _HOMES = {
     "ScriptedProvider": "scripted",
     "ScriptedRuntime": "runtimes",
     "StepClock": "clock",
+    "verify_agui": "agui",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list of str, made from the table
