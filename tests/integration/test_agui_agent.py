@@ -164,6 +164,29 @@ async def test_a_check_that_fails_changes_nothing() -> None:
         assert agent.error.get() is None
 
 
+async def test_an_answer_that_comes_too_late_is_dropped() -> None:
+    """AG-119: after a newer request was admitted, and after a thread switch."""
+    for switch in (False, True):
+        hold = Hold()
+
+        async def reconcile(request, hold=hold):
+            await hold.wait()
+            old = AgentMessage("x", "assistant", MessageDelivery("x", "complete", "success"), "late")
+            return Reconciled("completed", (old,))
+
+        script = [started(), *text("b", "two"), finished()]
+        async with pair([started(), Cut()], script, reconcile=reconcile) as (agent, _):
+            await agent.submit("hi")
+            checking = agent.check_status()
+            if switch:
+                agent.set_thread("other")
+            else:
+                await agent.submit("again")
+            hold.release()
+            await checking
+            assert "late" not in str(texts(agent))
+
+
 # Reconnection
 
 STREAM = [
@@ -466,6 +489,24 @@ async def test_a_stop_at_any_event(at: int) -> None:
         assert agent.messages.get()[: len(before)] == before
         assert endpoint.closed == 1
         assert texts(agent)[-2:] == [("user", "on"), ("assistant", "next")]
+
+
+async def test_a_stop_rolls_the_state_back() -> None:
+    """AG-72, §3.16: once, if the backend had not told its state."""
+    holds = [Hold(), Hold()]
+    told = {"type": "STATE_SNAPSHOT", "snapshot": {"n": 3}}
+    async with pair([started(), holds[0]], [started(), told, holds[1]], state={"n": 1}) as (agent, _):
+        agent.submit("hi", state={"n": 2})
+        await holds[0].reached()
+        await agent.stop()
+        assert dict(agent.state.get()) == {"n": 1}
+        agent.submit("hi", state={"n": 2})
+        await holds[1].reached()
+        async for state in watch(agent.state):
+            if dict(state) == {"n": 3}:
+                break
+        await agent.stop()
+        assert dict(agent.state.get()) == {"n": 3}
 
 
 async def test_stop_is_no_answer() -> None:

@@ -129,6 +129,16 @@ def test_a_late_delta_is_dropped_and_a_rewrite_is_a_new_generation() -> None:
     assert first.delivery.generation != before.delivery.generation
 
 
+def test_the_first_outcome_stays_when_a_message_is_opened_again() -> None:
+    """AG-50, AG-53: a completed step that is added to is complete, whatever the run's end is."""
+    made = feed(reducer(), wire.text("a", "one"), wire.text("b", "two"), wire.text("a", " more"))
+    made.display.end("error")
+    assert [(item.text, item.delivery.outcome) for item in made.display.messages] == [
+        ("one more", "success"),
+        ("two", "success"),
+    ]
+
+
 @pytest.mark.parametrize("whole", ["Hel", "Hello", "Hello world"])
 def test_a_lagging_snapshot_never_rewinds(whole: str) -> None:
     """AG-55, AG-57."""
