@@ -111,3 +111,19 @@ async def test_staged_state_is_committed_with_the_end_of_the_run() -> None:
             "pilothouse/state",
             "run_ended",
         ]
+
+
+async def test_extensions_and_notes_have_the_names_that_are_reserved_for_them() -> None:
+    """RC-81: what our own parts keep beside the facts is found under known names, and nothing under others."""
+    known = {"loop/request", "controllers/staged", "controllers/committed", "pilothouse/state"}
+    scripts = [call("n__add", {"by": 2})], "done", "nothing to add"
+    async with AgentController(scripted(*scripts), controllers=[Number("n")]) as agent:
+        names, extensions = [], []
+        for text in ("add", "and?"):
+            reply = await agent.send(text)
+            await reply.result()
+            extensions.append(set((await agent.runs.registered(reply.id)).extensions))
+            events = await agent.runs.events(reply.id)
+            names.append({record.fact.name for record in events if record.fact.kind == "noted"})
+        assert names == [known, {"loop/request"}]
+        assert extensions == [{"controllers/request"}, {"controllers/request", "controllers/base"}]

@@ -617,7 +617,7 @@ SPEC = ToolSpec(
 
 
 async def test_a_tool_that_a_client_runs_gets_its_result_from_the_answer() -> None:
-    """TL-16, LP-6: no function; the command's extension may end the asking."""
+    """RC-81, TL-16, LP-6: no function; the command's extension may end the asking."""
     rig = Rig(
         [call("pick", {"n": 1}, call_id="p"), call("pick", {"n": "x"}, call_id="bad")],
         tools=[external_tool(SPEC)],

@@ -380,10 +380,10 @@ async def test_an_answer_that_comes_too_late_is_dropped() -> None:
 
 
 async def test_an_answer_received_before_a_crash_is_offered_again() -> None:
-    """RC-41: by a repeat of the command, by `recover`, or on opening; its effect is there once."""
+    """RC-38, RC-41: by a repeat of the command, by `recover`, on opening, or because another one comes; its effect is there once."""
     question = Request("q1", "input", prompt="?")
     command = Command("c1", "r1", Answer("q1", InputAnswer("yes")))
-    for way in ("repeat", "recover", "open"):
+    for way in ("repeat", "recover", "open", "another", "by hand"):
         inner = MemoryJournal()
         journal = FaultyJournal(inner)
         script = (TurnStarted(1), Ask(question), END)
@@ -398,15 +398,25 @@ async def test_an_answer_received_before_a_crash_is_offered_again() -> None:
             task.cancel()
         await asyncio.gather(answering, return_exceptions=True)
         await inner.release(dead._fleet.owner)
-        auto = "on_open" if way == "open" else "on_command"
+        auto = {"open": "on_open", "by hand": "never"}.get(way, "on_command")
         async with RunController(ScriptedRuntime(*script), journal=inner, auto_recover=auto) as runs:
             if way == "repeat":
                 assert (await runs.command_ack("r1", "c1")).state == "received"
                 assert (await runs.command(command)).state == "applied"
+            elif way == "another":  # the first one stands, and is under way
+                other = await runs.command(Command("c2", "r1", Answer("q1", InputAnswer("no"))))
+                assert (other.state, other.code) == ("rejected", "request_busy")
+            elif way == "by hand":
+                again = await runs.command(command)
+                assert (again.state, again.duplicate) == ("received", True)
+                assert runs.runtime.resumes == []
+                await runs.recover("r1")
             elif way == "recover":
                 await runs.recover("r1")
             assert (await runs.run("r1").wait()).outcome == Completed()
             assert (await runs.command_ack("r1", "c1")).state == "applied"
+            resolved = [item.fact for item in await runs.events("r1") if item.fact.kind == "request_resolved"]
+            assert [fact.resolution for fact in resolved] == [InputAnswer("yes")]
 
 
 async def test_a_run_that_is_live_elsewhere_is_not_recovered() -> None:

@@ -299,7 +299,7 @@ def test_any_origin_with_credentials_is_a_mistake() -> None:
 
 
 async def test_messages_of_the_model_cannot_hide_a_tenant() -> None:
-    """SV-14: the principal stands in the run's specification, not on a shared object."""
+    """SV-14, RC-81: the principal stands in the run's specification, not on a shared object."""
     journal = MemoryJournal()
     app = served(ScriptedProvider("a"), auth=BearerTokens(dict([token("a")])), journal=journal)
     async with app.lifespan():
