@@ -57,14 +57,34 @@ def test_ask_see_grid_and_chart_reload_and_see_them_again(tmp_path: Path, browse
         assert saved.splitlines()[0] == "port,fees"
         assert len(saved.splitlines()) == 6
 
+        page.set_viewport_size({"width": 420, "height": 900})
         page.reload()
         assert grid_rows(page) == rows
         assert chart_pixels(page) > 3
+        assert page.evaluate(
+            "() => (log => log.scrollWidth <= log.clientWidth)(document.querySelector('.log'))"
+        )
         send(page, "and the visits by month")
         wait_text(page, "Here are the visits by month")
         page.locator('[data-testid="grid"]').filter(has_text="Visits by month").wait_for()
         assert len(grid_rows(page)) == 12
         assert answers(page).count() >= 2
         assert outside == []
+        assert page.errors == []
+        page.close()
+
+
+def test_a_form_shows_what_the_model_filled_in_and_what_is_missing(tmp_path: Path, browser) -> None:
+    """Issue 7: values as text, never as HTML; what is missing is said; the same after a reload."""
+    with Served(tmp_path, str(ROOT / "tests/acceptance/agents/booking.py")) as served:
+        page = open_page(browser, served)
+        send(page, "Ada <img src=x>")
+        wait_text(page, "Which port?")
+        for _ in range(2):
+            form = page.locator('[data-testid="form"][data-complete="false"]')
+            form.filter(has_text="1 missing").wait_for()
+            assert form.locator("dd").first.inner_text().startswith("Ada <img src=x>")
+            assert form.locator(".missing dt").all_inner_texts() == ["port"]
+            page.reload()
         assert page.errors == []
         page.close()
