@@ -53,12 +53,14 @@ async def test_a_command_for_a_run_that_is_being_registered_waits_for_it() -> No
         assert (view.status, view.ownership) == ("accepted", "here")
         stopping = asyncio.ensure_future(runs.command(Command("c1", "r1", Cancel("too late"))))
         recovering = asyncio.ensure_future(runs.recover("r1"))
+        subscribing = asyncio.ensure_future(runs.subscribe("r1"))
         await passes()
         assert not stopping.done()
         slow.release()
         await starting
         assert (await stopping).state == "applied"
         await recovering
+        assert [item async for item in await subscribing]
         assert (await runs.run("r1").wait()).outcome == Cancelled("too late")
         assert (runtime.runs, runtime.resumes) == (["r1"], [])
         assert (await journal.head("r1")).fence == 1

@@ -223,6 +223,8 @@ class RunController:
         Raises:
             RunNotFound, OwnedElsewhere: nothing is published here; use `stream`.
         """
+        if run_id in self._fleet.starting:
+            await self._fleet.settled(run_id)
         live = self._fleet.live.get(run_id)
         if live is None:
             head = await self._fleet.head(run_id)
