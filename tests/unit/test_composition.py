@@ -463,3 +463,23 @@ async def test_a_surface_fetches_exports_by_name() -> None:
     with pytest.raises(HookTimeout):
         await fetching
     await agent.aclose()
+
+
+async def test_an_object_that_can_be_called_is_a_tool_too() -> None:
+    """TC-2: hashable or not."""
+
+    class Wave:
+        __name__ = "wave"
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self) -> str:
+            """Waves."""
+            return "hello"
+
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    provider = ScriptedProvider([call("n__wave")], "ok")
+    async with AgentController(provider, controllers=[Named("n", Wave())]) as agent:
+        await (await agent.send("hi")).result()
+        assert [m.text for m in agent.messages if m.role == "tool"] == ["hello"]

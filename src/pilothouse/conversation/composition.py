@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Final, TypeAlias, cast
 from weakref import ref
@@ -91,9 +91,9 @@ class Member:
         made: dict[Any, Tool] = {}
         found = []
         for item in given:
-            name = self._made.get(item) or self._named(item)
-            made[item] = name
-            found.append(name)
+            key = item if isinstance(item, Hashable) else id(item)
+            made[key] = self._made.get(key) or self._named(item)
+            found.append(made[key])
         self._made = made
         return found
 
