@@ -146,3 +146,43 @@ async def test_a_check_answers_from_the_journal(driver: ServerDriver) -> None:
     async for error in watch(agent.error):
         assert error is None
         break
+
+
+async def test_a_run_takes_steering(driver: ServerDriver) -> None:
+    """AG-78, AG-84: over the control API; it stands behind the stream until the run takes it in."""
+    hold = Hold()
+    driver.plan(say("one"), hold, Use("look", {"at": "sky"}, "blue"), say("as you say"))
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await shown(agent, "one")
+    steered = agent.submit("in French", when_busy="steer")
+    assert texts(agent)[-1] == ("user", "in French")
+    while not any("steer" in kind for kind in await commands(agent, op.run_id)):
+        await asyncio.sleep(0.01)
+    hold.release()
+    assert await op == "success"
+    assert await steered == "success"
+    said = [("user", "hi"), ("assistant", "one"), ("user", "in French"), ("assistant", "as you say")]
+    assert texts(agent) == said
+    assert texts(await driver.another()) == said
+
+
+async def commands(agent, run_id: str) -> list[str]:
+    facts = (await agent._control.events(run_id))["events"]
+    return [str(fact["command"]["body"]) for fact in facts if fact["kind"] == "command_received"]
+
+
+async def test_steering_that_comes_too_late_is_a_submission(driver: ServerDriver) -> None:
+    """AG-84: an ordinary run, at once."""
+    hold = Hold()
+    driver.plan(say("one"), hold)
+    driver.plan(say("two"))
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await shown(agent, "one")
+    hold.release()
+    steered = agent.submit("late", when_busy="steer")
+    assert await op == "success"
+    assert await steered == "success"
+    assert [item for item in texts(agent) if item[0] == "user"] == [("user", "hi"), ("user", "late")]
+    assert texts(agent)[-1] == ("assistant", "two")

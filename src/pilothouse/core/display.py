@@ -32,6 +32,7 @@ class Display(ShownCalls):
         shown = self._alias.get(message_id, message_id)
         found = self._shown.get(shown)
         if role != "assistant":
+            self.release(shown)
             if found is None:
                 self._put(
                     AgentMessage(message_id, role, self._streaming(), "", name=name, run_id=self.attempt_run)

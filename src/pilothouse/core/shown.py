@@ -166,6 +166,10 @@ class Shown:
         """A message of the user belongs to this attempt: no snapshot of it takes the message away."""
         self._sent.add(message_id)
 
+    def waits(self, message_id: str) -> bool:
+        """Whether a message of the user still waits for its turn."""
+        return message_id in self._waiting
+
     def release(self, message_id: str) -> None:
         """A waiting message takes its place: behind what was said so far."""
         if message_id in self._waiting:

@@ -12,22 +12,25 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self, final
 
+import msgspec
 from msgspec import UNSET
 
 from ..agent_contracts import InterruptStore
 from ..agent_errors import (
+    AgentError,
     RecoveryRequired,
     UnsupportedOption,
     UnsupportedPart,
 )
 from ..agents.given import WENT_ON, check_policy, checked_parts, checked_state, target_of
 from ..agents.operation import Operation
+from ..agents.surface import Attempt
 from ..clock import SystemClock
 from ..contracts import CancelToken, Clock
 from ..core.agui.reading import OnViolation
 from ..core.display import Told
 from ..errors import AgentBusy, RunConflict, UsageError
-from ..messages import JSON, MEDIA, InputPart, Text
+from ..messages import JSON, MEDIA, InputPart, Message, Text
 from ..projection import AgentMessage, WhenBusy
 from ..runs.controller import random_id
 from .asked import InterruptWire, WireProfile
@@ -242,6 +245,8 @@ class AGUIAgent(Asking):
         self._book.check_open("submit")
         busy = self._attempt
         if busy is not None:
+            if when_busy == "steer" and self._control is not None and parts is not None:
+                return self._steer(busy, parts, run_id)
             if when_busy in ("steer", "rollback"):
                 raise UnsupportedOption(f"when_busy={when_busy!r}", self.name)
             if when_busy == "raise":
@@ -307,6 +312,44 @@ class AGUIAgent(Asking):
     # Keeping phases
 
     # stop
+
+    # Steering
+
+    def _steer(self, busy: Attempt, parts: tuple[InputPart, ...], key: str) -> Operation:
+        """A message for the live run of a server of ours (AG-78, AG-84)."""
+        assert isinstance(busy, Sending)
+        op = Operation(asyncio.get_running_loop(), busy.run_id)
+        steer = Sending(busy.run_id, op, "", self._new_id())
+        with self._batch():
+            self._display.add_user(steer.message_id, content_of(parts), sent=False, waits=True)
+        self._spawn(self._send_steer(busy, steer, parts, key), "steer")
+        return op
+
+    async def _send_steer(
+        self, busy: Sending, steer: Sending, parts: tuple[InputPart, ...], key: str
+    ) -> None:
+        assert self._control is not None
+        message = msgspec.to_builtins(Message(steer.message_id, "user", parts))
+        try:
+            await self._control.command(busy.run_id, f"steer:{key}"[:190], "steer", message=message)
+        except AgentError as error:
+            logger.info("run %s did not take a message: %s", busy.run_id, error)
+        await busy.op_over.wait()
+        if self._display.waits(steer.message_id) and not self._closed:
+            await self._steer_again(busy, steer, parts)
+        else:
+            self._settle(steer, busy.outcome)
+
+    async def _steer_again(self, busy: Sending, steer: Sending, parts: tuple[InputPart, ...]) -> None:
+        """The run had no more use for it: it is submitted as it is, unless the run was stopped."""
+        with self._batch():
+            self._display.remove(steer.message_id)
+        if busy.outcome == "aborted" or self._book.phase != "none":
+            self._settle(steer, "aborted")
+            return
+        op = self._send(parts, None, self._new_id(), "queue", None)
+        steer.op.run_id = op.run_id
+        self._settle(steer, await op)
 
     # retry, regenerate
 

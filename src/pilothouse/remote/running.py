@@ -66,6 +66,8 @@ class Sending(Attempt):
         self.outcome: Delivered = "interrupted"
         self.join = ""
         self.url = ""
+        self.op_over = asyncio.Event()  # its operation has settled
+        op.on_done(self.op_over.set)
 
 
 class Captured:
