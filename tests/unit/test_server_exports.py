@@ -130,3 +130,32 @@ async def test_an_agent_without_controllers_has_an_empty_list() -> None:
     async with app.lifespan():
         await ask(app, "POST", "/agui/default", run_input("t", "r1", "go"))
         assert (await ask(app, "GET", "/v1/threads/t/controllers")).json() == {"items": []}
+
+
+async def test_a_run_that_waits_for_a_person_goes_on_waiting_when_the_server_goes_down() -> None:
+    """SV-165, TC-68: closing what AI controllers hold stops no run, neither after a look nor at a drain."""
+
+    class Asking(Counter):
+        def get_tools(self) -> tuple[ToolLike, ...]:
+            @tool(effect="non_idempotent", approval=True)
+            async def up() -> str:
+                """Counts, if a person allows it."""
+                return "counted"
+
+            return (up,)
+
+    def made() -> Server:
+        script = ScriptedProvider([call("count__up", {})], "done", repeat=True)
+        return Server(
+            {"default": AgentController(script, controllers=[Asking])}, journal=journal, drain_timeout=0.1
+        )
+
+    journal = MemoryJournal()
+    app = made()
+    async with app.lifespan():
+        await ask(app, "POST", "/agui/default", run_input("t", "r1", "go"))
+        assert (await ask(app, "GET", "/v1/threads/t/controllers/count/json")).status == 200
+        assert (await ask(app, "GET", "/v1/runs/r1")).json()["status"] == "waiting"
+    again = made()
+    async with again.lifespan():
+        assert (await ask(again, "GET", "/v1/runs/r1")).json()["status"] == "waiting"

@@ -226,8 +226,8 @@ class Wing:
         if not self._using[thread_id]:
             del self._using[thread_id]
             dropped = self._conversations.pop(thread_id, None)
-            if dropped is not None and dropped.controllers:  # they hold connections, files and processes
-                self._spawn(dropped.aclose(), f"end of {thread_id}")
+            if dropped is not None and dropped.controllers:
+                self._spawn(_let_go(dropped), f"end of {thread_id}")
 
     def preparing(self, thread_id: str) -> Reply | None:
         """A send of that thread that has no run yet."""
@@ -410,6 +410,21 @@ def _proposed(conversation: AgentController, state: Mapping[str, JSON]) -> dict[
             continue
         found[key] = value
     return found
+
+
+async def _let_go(conversation: AgentController) -> None:
+    """Closes the connections, files and processes of a dropped conversation's AI controllers, and nothing else of it.
+
+    A conversation that is closed aborts what it has begun; a run that was handed over must go on.
+    """
+    for controller in conversation.controllers:
+        close = getattr(controller, "aclose", None)
+        if close is None or getattr(controller, "is_open", False):
+            continue
+        try:
+            await close()
+        except Exception:
+            logger.exception("an AI controller could not be closed")
 
 
 def _check_client_tools(conversation: AgentController, given: Sequence[ToolSpec]) -> None:
