@@ -26,6 +26,7 @@ from pilothouse.events import (
     Noted,
     Opaque,
     OutputAdded,
+    RequestClosed,
     RequestOpened,
     RequestResolved,
     RunAccepted,
@@ -316,3 +317,51 @@ def test_a_fork_goes_its_own_way() -> None:
     assert ahead.phase is Phase.TERMINAL
     assert ahead.names.has("output", "o")
     assert ahead.names.has("message", "m1")
+
+
+# What limits, rests and closes
+
+
+def test_the_bytes_of_a_run_are_those_of_its_bodies() -> None:
+    """RC §3.12: what `max_run_bytes` is compared with."""
+    state = RunState("r")
+    assert (state.bytes, state.updated_at_ms, state.loss_seq, state.thread_id, state.first_chain) == (
+        0,
+        0,
+        0,
+        "",
+        "",
+    )
+    for seq, size in enumerate((7, 11), 1):
+        apply(state, record(seq, Noted("n/x"), body=b"x" * size))
+    assert state.bytes == 18
+
+
+def test_a_run_that_waits_rests_unless_an_answer_is_under_way() -> None:
+    """RC-41, RC-50: an answer that was received and had no effect is in flight; answered or of no use, it is not."""
+    waiting = (RunStarted(), RequestOpened(Request("q", "input")))
+    answer = received("a", Answer("q", Allow()))
+    assert folded().resting is False
+    assert folded(RunStarted()).resting is False
+    assert folded(*waiting).resting is True
+    assert folded(*waiting, answer).resting is False
+    assert folded(*waiting, answer, accepted("a")).resting is True
+    assert folded(*waiting, received("s", Steer(user("m1")))).resting is True
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_closed_request_returns_its_answers_and_frees_its_call(answered: bool) -> None:
+    """RC-25, RC-37: received or accepted, an answer that had no effect is returned; nothing is open for the call."""
+    facts = [
+        RunStarted(),
+        CallProposed("c", TOOL),
+        RequestOpened(Request("q", "approval", call_id="c", operation_digest=OPERATION)),
+        received("a", Answer("q", Allow())),
+        *([accepted("a")] if answered else []),
+    ]
+    before = folded(*facts)
+    assert before.calls["c"].request_open
+    state = folded(*facts, (RequestClosed("q", "expired"), HOST))
+    assert state.commands["a"].state == "returned"
+    assert not state.calls["c"].request_open
+    assert state.phase is Phase.RUNNING
