@@ -1,12 +1,15 @@
 """A process that is killed at one write of a send whose tools stage two states; what it had done is in a file.
 
-`python tests/state_process.py DATABASE EFFECTS AT WHEN` kills itself at the AT-th write, before or after it; AT 0 lets it end
-and prints how many writes there were. A second process is the test itself, by `built`.
+`python tests/state_process.py DATABASE EFFECTS AT WHEN` kills itself at the AT-th write, before or after it; AT -1 is the write
+that ends the run, whichever it is: how many there are before it depends on what shares an append. A second process is the
+test itself, by `built`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -68,15 +71,33 @@ def built(journal, effects: Path) -> AgentController:
     return AgentController(Model(), controllers=controllers, journal=journal, thread_id="t")
 
 
+class KilledAtTheEnd(SQLiteJournal):
+    """The process dies at the append that ends the run."""
+
+    def __init__(self, database: str, when: str) -> None:
+        super().__init__(database)
+        self.when = when
+
+    async def append(self, run_id, records, *, expected, fence, summary):
+        last = summary.state == "terminal"
+        if last and self.when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        done = await super().append(run_id, records, expected=expected, fence=fence, summary=summary)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+
 async def main(database: str, effects: str, at: int, when: str) -> None:
-    journal = FaultyJournal(SQLiteJournal(database))
-    if at:
+    if at < 0:
+        journal = FaultyJournal(KilledAtTheEnd(database, when))
+    else:
+        journal = FaultyJournal(SQLiteJournal(database))
         journal.kill(at=at, when=when)  # type: ignore[arg-type]
     async with built(journal, Path(effects)) as agent:
         reply = await agent.send("go", id="r1")
         await reply.result()
     await journal.aclose()
-    sys.stdout.write(f"{sum(name in ('create', 'append') for name, _ in journal.calls)}\n")
 
 
 if __name__ == "__main__":
