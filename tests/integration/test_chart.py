@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
 import socket
+import struct
+import sys
 import time
 from collections.abc import AsyncIterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ import pytest
 from datakit import sqlite_place
 from pilothouse import AgentController, SQLiteJournal
 from pilothouse.controllers import ChartController, ChartState
+from pilothouse.controllers.chart.data import value_of
 from pilothouse.controllers.chart.renderer import Renderer, RenderFailed
 from pilothouse.errors import ConfigError, ToolError, UsageError
 from pilothouse.testing.scripted import ScriptedProvider, call
@@ -165,18 +170,34 @@ async def test_rows_names_and_nulls(tmp_path: Path) -> None:
         assert b"<svg" in await chart.render("svg")
 
 
-async def test_dates_are_drawn_on_their_day(tmp_path: Path) -> None:
-    """CH-7: a date without a zone is not drawn a day early."""
-    async with ChartController(sqlite_place(tmp_path, SALES).source) as chart:
-        spec = {
-            "mark": "point",
-            "encoding": {"x": {"timeUnit": "yearmonthdate", "field": "d", "type": "ordinal"}},
-        }
-        await chart.set(ChartState("SELECT day || 'T00:00:00' AS d FROM sales ORDER BY d", spec))
-        svg = (await chart.render("svg")).decode()
-        assert "Jan 01" in svg
-        assert "Feb 01" in svg
-        assert "Dec 31" not in svg
+async def drawn_in(zone: str, *days: str) -> str:
+    """A chart of days as a reader in that time zone draws it."""
+    spec = {
+        "mark": "point",
+        "encoding": {"x": {"timeUnit": "yearmonthdate", "field": "d", "type": "ordinal"}},
+        "data": {"values": [{"d": day} for day in days]},
+    }
+    question = {"do": "render", "spec": spec, "format": "svg", "scale": 1, "max_area": 1e9}
+    data = json.dumps(question).encode()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pilothouse.controllers.chart.worker",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "TZ": zone},
+    )  # fmt: skip
+    told, _ = await process.communicate(struct.pack(">I", len(data)) + data)
+    return base64.b64decode(json.loads(told[4:])["data"]).decode()
+
+
+async def test_dates_are_drawn_on_their_day_in_every_zone() -> None:
+    """CH-7: a date without a zone is the same day for each reader; a bare one is drawn a day early in the west."""
+    day = value_of(date(2026, 1, 1))
+    zones = ("UTC", "America/Los_Angeles", "Asia/Tokyo", "Pacific/Kiritimati")
+    *drawn, bare = await asyncio.gather(
+        *[drawn_in(zone, str(day)) for zone in zones], drawn_in("America/Los_Angeles", "2026-01-01")
+    )
+    for svg, zone in zip(drawn, zones, strict=True):
+        assert "Jan 01" in svg, zone
+        assert "Dec 31" not in svg, zone
+    assert "Dec 31" in bare, "the observation that the rule rests on no longer holds"
 
 
 async def test_a_page_of_a_chart_loads_nothing_and_runs_no_text_of_the_data(tmp_path: Path) -> None:
