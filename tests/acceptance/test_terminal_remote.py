@@ -97,3 +97,47 @@ def test_our_server_by_its_root(tmp_path: Path, gate: Gate) -> None:
     assert gone.returncode != 0
     assert "does not answer" in gone.stderr + gone.stdout
     assert "Traceback" not in gone.stderr
+
+
+PAYS = """
+from pilothouse import AgentController, tool
+from pilothouse.testing import ScriptedProvider
+from pilothouse.testing.scripted import call
+
+@tool(approval=True)
+def pay() -> str:
+    "Pays."
+    return "paid"
+
+def answer(request):
+    return "It is done." if any(m.role == "tool" for m in request.messages) else [call("pay", call_id="c1")]
+
+agent = AgentController(ScriptedProvider(*[answer] * 9), tools=[pay])
+"""
+
+
+def test_a_question_stays_open_when_the_terminal_is_left(tmp_path: Path) -> None:
+    """AG-141: `/quit` at a question ends nothing; another terminal shows it again, and the answer goes on from there."""
+    (tmp_path / "pays.py").write_text(PAYS)
+    command = [sys.executable, "-m", "pilothouse", "chat", "pays.py", "--thread", "t1", "--db", "q.db"]
+    env = {**clean_env(), "NO_COLOR": "1", "COLUMNS": "200"}
+
+    def chat(*lines: str) -> subprocess.CompletedProcess[str]:
+        said = "".join(f"{line}\n" for line in lines)
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=env,
+            input=said,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    first = chat("pay, please", "/quit")
+    assert "asks: May pay run? [y/n]" in first.stdout, first.stderr
+    second = chat("y")
+    assert "asks: May pay run? [y/n]" in second.stdout, second.stderr
+    assert "It is done." in second.stdout
+    assert "Traceback" not in first.stderr + second.stderr

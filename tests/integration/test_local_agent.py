@@ -305,7 +305,10 @@ async def test_the_first_run_cannot_be_rolled_back() -> None:
 async def test_an_approval_survives_a_restart(tmp_path) -> None:
     """AG-141: answerable in a fresh process, under the call's own id (AG-137)."""
     path = tmp_path / "a.db"
-    async with SQLiteJournal(path) as journal, Opened([call("pay", {"amount": 3})], journal=journal) as agent:
+    async with (
+        SQLiteJournal(path) as journal,
+        Opened([call("pay", {"amount": 3})], journal=journal, close_timeout=0.1) as agent,
+    ):
         assert await agent.submit("pay") == "paused"
         thread_id = agent.thread_id
         await agent.controller.runs.aclose()

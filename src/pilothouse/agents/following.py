@@ -103,15 +103,17 @@ class Following(Surface):
         """What is underneath."""
         return self._controller
 
-    def _join(self, run_id: str) -> None:
+    def _join(self, run_id: str) -> Attempt | None:
         """Follows a run that somebody else started."""
         if self._closed or self._loop is None:
-            return
+            return None
         attempt = Attempt(run_id, Operation(self._loop, run_id), self._generation(run_id))
         with self._batch():
             self._leave_run("join")
             self._admit(attempt, continues=True)
         attempt.task = self._spawn(self._follow_run(run_id, attempt, anew=True), f"join-{run_id[:8]}")
+        attempt.task.add_done_callback(lambda _: attempt.caught_up.set())
+        return attempt
 
     def _leave_run(self, policy: str) -> None:
         """The run that was shown gives way to another one; its end is not waited for here."""
@@ -159,6 +161,7 @@ class Following(Surface):
                         self._after(follow, item)
                     if items.idle:
                         self._at_rest(follow)
+                        attempt.caught_up.set()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -170,6 +173,7 @@ class Following(Surface):
             await self._run_over(follow)
         finally:
             follow.over.set()
+            attempt.caught_up.set()
 
     async def _rebuild(self, run_id: str, attempt: Attempt) -> None:
         """Shows what stands in front of a run, and its input."""

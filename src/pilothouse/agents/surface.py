@@ -55,6 +55,7 @@ class Attempt:
         self.message_id = message_id
         self.live = True
         self.task: asyncio.Task[Any] | None = None
+        self.caught_up = asyncio.Event()  # what was known of its run when it was joined is shown
         self.leave: Callable[[], None] | None = None  # takes back the callback of the caller's cancel token
 
 

@@ -130,6 +130,7 @@ class Terminal:
         # Styles are arguments: what a model writes is never read as markup.
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._agent: Any = None
+        self._left: list[Any] = []  # a conversation that nobody holds would stop its run
 
     async def open(self, thread: str | None) -> None:
         """Opens a thread, or begins one."""
@@ -144,12 +145,11 @@ class Terminal:
         self._ask()
 
     async def aclose(self) -> None:
-        """Lets go of the agent."""
+        """Lets go of the agent. Closing its conversation would end a run that waits for an answer, so that stays."""
         if self._agent is not None:
             agent, self._agent = self._agent, None
+            self._left.append(agent)
             await agent.aclose()
-            if (controller := getattr(agent, "controller", None)) is not None:
-                await controller.aclose()
 
     async def once(self, text: str) -> int:
         """One message, one answer; 1 if it did not complete."""
