@@ -10,6 +10,7 @@ from pilothouse.core.run import Phase, RunState, Terms, apply, fold, status_of
 from pilothouse.errors import RunConflict, SeqConflict
 from pilothouse.events import (
     AnyFact,
+    CallObserved,
     CallProposed,
     CallStarted,
     CommandAnswered,
@@ -347,6 +348,11 @@ def test_a_run_that_waits_rests_unless_an_answer_is_under_way() -> None:
     assert folded(*waiting, answer).resting is False
     assert folded(*waiting, answer, accepted("a")).resting is True
     assert folded(*waiting, received("s", Steer(user("m1")))).resting is True
+    call = (CallProposed("c", TOOL), CallStarted("c", 1, TOOL, "digest"))
+    observed = CallObserved("c", 1, "returned")
+    assert folded(RunStarted(), *call, RequestOpened(Request("q", "input"))).resting is False
+    assert folded(RunStarted(), *call, observed, RequestOpened(Request("q", "input"))).resting is False
+    assert folded(RunStarted(), *call, RequestOpened(Request("q", "input", call_id="c"))).resting is True
 
 
 @pytest.mark.parametrize("answered", [True, False])
