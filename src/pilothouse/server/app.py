@@ -75,6 +75,7 @@ class Server:
         error_detail: what is told of a provider's error.
         drain_timeout: seconds that live runs get to end when the server goes down.
         openapi: whether `/openapi.json` tells the routes.
+        capture_content: whether OpenTelemetry spans hold what was said; they never do by themselves.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Server:
         agui: AGUIOptions | None = None,
         drain_timeout: float = 30.0,
         openapi: bool = True,
+        capture_content: bool = False,
         clock: Clock | None = None,
     ) -> None:
         if history not in ("server", "client"):
@@ -110,7 +112,9 @@ class Server:
         self._auth: Authenticator = auth or LoopbackOnly(allowed_hosts, () if cors is None else cors.origins)
         self._own_journal = False
         journal = journal or self._journal_of(agents)
-        self._house = House(agents, journal, auto_recover=auto_recover, clock=self.clock)
+        self._house = House(
+            agents, journal, auto_recover=auto_recover, clock=self.clock, capture_content=capture_content
+        )
         self._shelf = Shelf(journal, self.clock)
         self.registry = Registry(self.clock, streams or StreamOptions(), self.limits)
         self._health = Health(self._house)

@@ -32,6 +32,7 @@ from ..records import RunQuery, RunSpec
 from ..runs.controller import RunController
 from .auth import Principal
 from .metrics import Metrics
+from .telemetry import trace_run, tracer
 
 logger = logging.getLogger("pilothouse.server")
 
@@ -307,6 +308,7 @@ class House:
         *,
         auto_recover: AutoRecover,
         clock: Clock,
+        capture_content: bool = False,
     ) -> None:
         if not agents:
             raise ConfigError("a server needs at least one agent")
@@ -315,6 +317,8 @@ class House:
         self.draining = False
         self.segments = Segmented(journal)
         self.metrics = Metrics(clock)
+        self._tracer = tracer()
+        self._capture_content = capture_content
         self._auto_recover = auto_recover
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovering: list[asyncio.Task[object]] = []
@@ -348,10 +352,15 @@ class House:
                 self._recovering.append(self.spawn(self._take_up(wing), f"recovery of {wing.name}"))
 
     def watch(self, key: str, binding: str, *, since: int = 0) -> None:
-        """Counts what a run does."""
+        """Counts what a run does, and traces it where that is set up."""
         wing = self.wings.get(binding)
-        if wing is not None:
-            self.spawn(self.metrics.watch(wing.runs, key, wing.name, since=since), f"counting of {key}")
+        if wing is None:
+            return
+        self.spawn(self.metrics.watch(wing.runs, key, wing.name, since=since), f"counting of {key}")
+        if self._tracer is not None:
+            content = self._capture_content
+            tracing = trace_run(self._tracer, wing.runs, key, wing.name, since=since, content=content)
+            self.spawn(tracing, f"tracing of {key}")
 
     async def _take_up(self, wing: Wing) -> None:
         """Recovers an agent's lost runs, and counts on from where they are."""

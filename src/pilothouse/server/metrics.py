@@ -26,6 +26,7 @@ from ..events import (
 from ..messages import Usage
 from ..records import Record
 from ..runs.controller import RunController
+from .watching import RunWatcher
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -131,42 +132,26 @@ class Metrics:
 
     async def watch(self, runs: RunController, key: str, agent: str, *, since: int = 0) -> None:
         """Counts what a run did behind fact `since` and does from now on."""
-        watching = Watching(self, agent, since)
-        runs.observe(key, watching)
-        watching.catch_up(await runs.events(key, since))
+        await Watching(self, agent, since).follow(runs, key)
 
 
-class Watching:
-    """One run, as it is counted: an observer of its facts and deltas."""
+class Watching(RunWatcher):
+    """One run, as it is counted."""
 
     def __init__(self, metrics: Metrics, agent: str, since: int = 0) -> None:
+        super().__init__(since)
         self._metrics = metrics
         self._agent = agent
-        self._seq = since
-        self._early: list[Record] | None = []
         self._request: tuple[ModelRequested, int] | None = None
         self._waiting = False  # for the first piece of a response
 
-    def __call__(self, item: Record | Delta) -> None:
-        """Takes what was published."""
-        if type(item) is Delta:
-            if self._waiting and type(item.body) in _TOLD:
-                self._first_piece()
-        elif isinstance(item, Record):
-            if self._early is not None:
-                self._early.append(item)
-            else:
-                self._fact(item)
+    def told(self, delta: Delta) -> None:
+        """Only the first piece of a response matters."""
+        if self._waiting and type(delta.body) in _TOLD:
+            self._first_piece()
 
-    def catch_up(self, records: Iterable[Record]) -> None:
-        """Takes what was before, then what came meanwhile."""
-        early, self._early = self._early or [], None
-        for record in [*records, *early]:
-            if record.seq > self._seq:
-                self._fact(record)
-
-    def _fact(self, record: Record) -> None:
-        self._seq = record.seq
+    def fact(self, record: Record) -> None:
+        """Counts it."""
         fact = record.fact
         if isinstance(fact, ModelRequested):
             self._request, self._waiting = (fact, record.at_ms), True
