@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -26,9 +27,9 @@ logger = logging.getLogger("pilothouse.agents")
 class Driving(Answering):
     """The layer that sends."""
 
+    @abstractmethod
     def _cancel(self, op: Operation, reason: str) -> None:
         """A stop for one run alone."""
-        raise NotImplementedError  # the layer above
 
     def _begin(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -47,7 +48,7 @@ class Followed:
         self.stopped = False
 
 
-class Following(Surface):
+class Following(Surface, ABC):
     """The layer that tells runs: what is shown of them, how they pause and end."""
 
     def __init__(
@@ -80,9 +81,9 @@ class Following(Surface):
             self._shown_state = self._shared
             self.state.set(MappingProxyType(dict(self._shared)) if self._shared else EMPTY)
 
+    @abstractmethod
     def answer_external(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
         """Gives results of client tools to the run that waits for them."""
-        raise NotImplementedError  # the layer above
 
     def _returned(self, follow: Followed, fact: InputReturned) -> None:
         """Steering came back."""

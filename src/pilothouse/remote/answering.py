@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -27,9 +28,9 @@ logger = logging.getLogger("pilothouse.remote")
 class Answering(Ending):
     """The layer that answers."""
 
+    @abstractmethod
     def _cancel(self, op: Operation) -> None:
         """A stop for one run alone."""
-        raise NotImplementedError  # the layer above
 
     def _resume(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class Settings:
     new_id: Callable[[], str]
 
 
-class Running(Surface):
+class Running(Surface, ABC):
     """The layer that runs attempts: everything that happens while a stream is read."""
 
     def __init__(self, settings: Settings) -> None:
@@ -150,37 +151,37 @@ class Running(Surface):
 
     # What the layers above do
 
+    @abstractmethod
     def _continuation(self) -> Operation:
         """Goes on with results of client tools."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _deliver(self, outcomes: dict[str, ToolOutcome]) -> None:
         """Gives results to the backend without going on."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _claim(self, attempt: Sending) -> bool:
         """Claims the batch that the attempt answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _finished(self, attempt: Sending, event: agui.RunFinished) -> None:
         """RUN_FINISHED."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _failed(self, attempt: Sending, event: agui.RunError) -> None:
         """RUN_ERROR."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _close(self, attempt: Sending, exchange: Exchange, failure: AgentError | None) -> None:
         """The connection is closed."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _save(self) -> None:
         """Keeps the phase of the interrupts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check_once(self, attempt: Sending) -> None:
         """Asks the first question after a cut answer."""
-        raise NotImplementedError
 
     @property
     def thread_id(self) -> str:
