@@ -9,17 +9,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ...conversation.controllers import Export, Exporter
 from ...conversation.reply import Reply
-from ...conversation.staging import StagedController
 from ...errors import ConfigError, ToolError, UsageError
-from ...loop.tools import Tool, ToolLike, tool
+from ...loop.tools import Tool, tool
 from ...messages import JSON
 from ..errors import MissingExtra
 from ..sql.cells import Column, described
-from ..sql.reader import QueryOptions, Reader
+from ..sql.querying import QueryingController
+from ..sql.reader import QueryOptions
 from ..sql.rows import QuerySource
 from .data import records
 from .renderer import FORMATS, Format, Renderer
@@ -64,7 +64,7 @@ class ChartData:
 
 
 @final
-class ChartController(StagedController[ChartState]):
+class ChartController(QueryingController[ChartState, ChartData]):
     """Lets a model draw a chart over a database that it can only read.
 
     Args:
@@ -122,6 +122,7 @@ class ChartController(StagedController[ChartState]):
             notes=notes,
             assume_read_only=assume_read_only,
         )
+        super().__init__(source, options)
         self.namespace = namespace
         self.instructions = INSTRUCTIONS
         self.exports: Mapping[str, Exporter] = {
@@ -131,29 +132,13 @@ class ChartController(StagedController[ChartState]):
         }
         self.rows: Sequence[Mapping[str, JSON]] = ()
         self._row_limit, self._max_spec, self._max_size, self._theme = row_limit, max_spec, max_size, theme
-        self._reader = Reader(source, options)
         self._renderer = Renderer(render_timeout)
-        self._fetched: dict[str, ChartData] = {}
         self._tools = _tools(self)
-
-    is_open: bool = False
-    """Whether somebody entered it as a context manager, and will close it."""
-
-    async def __aenter__(self) -> Self:
-        self.is_open = True
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Ends the renderer and closes the database, if it was opened here; bounded, once is enough."""
         await self._renderer.aclose()
-        await self._reader.aclose()
-
-    def get_tools(self) -> Sequence[ToolLike]:
-        """`schema`, `state`, `data` and `spec`; the same ones each time."""
-        return self._tools
+        await super().aclose()
 
     @property
     def spec(self) -> Mapping[str, JSON] | None:
@@ -161,17 +146,6 @@ class ChartController(StagedController[ChartState]):
         return None if self.state is None else self.state.spec
 
     # For the model
-
-    async def describe(self, table: str | None = None) -> str:
-        """The schema as the model reads it."""
-        return (await self._reader.schema(fresh=True)).text(self._reader.options.notes, table)
-
-    def describe_state(self) -> dict[str, JSON]:
-        """Spec, query and columns, committed and staged; no row."""
-        found: dict[str, JSON] = {"shown": None if self.state is None else self.encode(self.state)}
-        if (staged := self.staged) is not None:
-            found["pending until the answer is complete"] = self.encode(staged)
-        return found
 
     async def choose_data(self, query: str) -> dict[str, JSON]:
         """Checks and runs a query, and stages it under the spec there is."""
@@ -327,12 +301,6 @@ class ChartController(StagedController[ChartState]):
         columns: tuple[Column, ...] = described(rows.columns, rows.rows)
         made = await asyncio.to_thread(records, names, rows.rows)
         return ChartData(tuple([(column.name, column.type) for column in columns]), made)
-
-    def _remember(self, query: str, data: ChartData) -> None:
-        self._fetched.pop(query, None)
-        while len(self._fetched) >= 4:  # parallel calls of one answer
-            self._fetched.pop(next(iter(self._fetched)))
-        self._fetched[query] = data
 
     async def _export_spec(self, given: Mapping[str, str]) -> Export:
         _only(given)

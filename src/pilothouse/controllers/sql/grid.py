@@ -7,19 +7,19 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from ...conversation.controllers import Export, Exporter
 from ...conversation.reply import Reply
-from ...conversation.staging import StagedController
 from ...errors import ConfigError, ToolError, UsageError
-from ...loop.tools import Tool, ToolLike, tool
+from ...loop.tools import Tool, tool
 from ...messages import JSON, UNSET, Unset
 from ..errors import ExportLimit
 from .cells import Column, as_json, described
 from .export import csv_bytes, frame, write_csv
 from .gate import Checked
-from .reader import EXPORT_BYTES, QueryOptions, Reader
+from .querying import QueryingController
+from .reader import EXPORT_BYTES, QueryOptions
 from .rows import QuerySource, Rows
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class RowPage:
 
 
 @final
-class SQLGridController(StagedController[GridState]):
+class SQLGridController(QueryingController[GridState, GridView]):
     """Lets a model choose what a grid shows, by a query that can only read.
 
     Args:
@@ -145,53 +145,22 @@ class SQLGridController(StagedController[GridState]):
             notes=notes,
             assume_read_only=assume_read_only,
         )
+        super().__init__(source, options)
         self.namespace = namespace
         self.instructions = INSTRUCTIONS
         self.exports: Mapping[str, Exporter] = {"rows": self._export_rows, "csv": self._export_csv}
         self.view: GridView | None = None
         self._page_size, self._row_limit, self._share = page_size, row_limit, share_rows
-        self._reader = Reader(source, options)
-        self._fetched: dict[str, GridView] = {}
         self._tools = _tools(self)
 
-    is_open: bool = False
-    """Whether somebody entered it as a context manager, and will close it."""
-
-    async def __aenter__(self) -> Self:
-        self.is_open = True
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Stops what runs and closes the database, if it was opened here; bounded, once is enough."""
-        await self._reader.aclose()
-
-    def get_tools(self) -> Sequence[ToolLike]:
-        """`schema`, `state` and `query`; the same ones each time."""
-        return self._tools
-
     # For the model
-
-    async def describe(self, table: str | None = None) -> str:
-        """The schema as the model reads it: no row, no sample value."""
-        return (await self._reader.schema(fresh=True)).text(self._reader.options.notes, table)
-
-    def describe_state(self) -> dict[str, JSON]:
-        """The committed query and what is staged; no row."""
-        found: dict[str, JSON] = {"shown": None if self.state is None else self.encode(self.state)}
-        staged = self.staged
-        if staged is not None:
-            found["pending until the answer is complete"] = self.encode(staged)
-        return found
 
     async def choose(self, query: str, title: str | None) -> dict[str, JSON]:
         """Checks and runs a query, and stages it; what the model reads of the result."""
         view = await self._view(query, title)
         state = GridState(view.query, view.title, view.columns)
         self.stage(state)
-        self._remember(view)
+        self._remember(view.query, view)
         count: JSON = (
             view.total if view.total is not None and view.complete else f"more than {len(view.rows)}"
         )
@@ -244,7 +213,7 @@ class SQLGridController(StagedController[GridState]):
             QueryRefused, QueryFailed: nothing was changed.
         """
         view = await self._view(sql, title)
-        self._remember(view)
+        self._remember(view.query, view)
         await self.set(GridState(view.query, view.title, view.columns))
 
     async def to_csv(
@@ -319,12 +288,6 @@ class SQLGridController(StagedController[GridState]):
         total = await self._reader.count(checked) if rows.more else len(rows.rows)
         complete = total is not None and total <= self._row_limit
         return GridView(checked.sql, title, columns, tuple(rows.rows), total, complete, rows.cut)
-
-    def _remember(self, view: GridView) -> None:
-        self._fetched.pop(view.query, None)
-        while len(self._fetched) >= 4:  # parallel calls of one answer
-            self._fetched.pop(next(iter(self._fetched)))
-        self._fetched[view.query] = view
 
     async def _shown(self) -> tuple[GridState, Checked]:
         if self.state is None:
