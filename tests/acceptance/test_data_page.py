@@ -22,7 +22,7 @@ def grid_rows(page) -> list[list[str]]:
 
 def chart_pixels(page) -> int:
     """How many different colours the chart's canvas shows: a blank one shows one."""
-    page.locator('[data-testid="chart"] .canvas[data-drawn="yes"] canvas').wait_for()
+    page.locator('[data-testid="chart"] .canvas[data-drawn] canvas').wait_for()
     return page.evaluate(
         """() => {
           const canvas = document.querySelector('[data-testid="chart"] canvas');
@@ -46,6 +46,18 @@ def test_ask_see_grid_and_chart_reload_and_see_them_again(tmp_path: Path, browse
         rows = grid_rows(page)
         assert [row[0] for row in rows] == ["Brest", "Cowes", "Dover", "Kinsale", "Oban"]
         assert chart_pixels(page) > 3
+
+        # Another theme or width while it is shown: it is drawn for that.
+        for scheme, width in (("dark", 390), ("light", 1280)):
+            page.emulate_media(color_scheme=scheme)
+            page.set_viewport_size({"width": width, "height": 800})
+            page.locator(f'[data-testid="chart"] .canvas[data-drawn="{scheme}"] canvas').wait_for()
+            page.wait_for_function(
+                """() => {
+                  const into = document.querySelector('[data-testid="chart"] .canvas');
+                  return into.querySelectorAll("canvas").length === 1 && into.scrollWidth <= into.clientWidth;
+                }"""
+            )
 
         page.locator('[data-testid="grid"] th button').nth(1).click()
         page.locator('[data-testid="grid"] th[aria-sort="ascending"]').wait_for()

@@ -158,7 +158,17 @@ function cellText(cell: unknown): string {
 @customElement("ph-chart")
 export class ChartView extends PanelView<unknown> {
   private drawn: unknown = null;
+  private look = ""; // theme and width that it was drawn for
+  private turn = 0;
   private erase: () => void = () => {};
+  private readonly theme = matchMedia("(prefers-color-scheme: dark)");
+  private readonly again = () => this.requestUpdate();
+
+  override connectedCallback(): void {
+    super.connectedCallback();
+    this.theme.addEventListener("change", this.again);
+    addEventListener("resize", this.again);
+  }
 
   protected ask(): Promise<unknown> {
     return api.spec(this.thread, this.source);
@@ -166,25 +176,33 @@ export class ChartView extends PanelView<unknown> {
 
   override disconnectedCallback(): void {
     super.disconnectedCallback();
+    this.theme.removeEventListener("change", this.again);
+    removeEventListener("resize", this.again);
     this.erase();
     this.drawn = null;
   }
 
   protected override updated(): void {
     const into = this.querySelector<HTMLElement>(".canvas");
-    if (!into || this.shown === this.drawn) return;
+    if (!into) return;
+    const look = `${this.theme.matches} ${into.clientWidth}`;
+    if (this.shown === this.drawn && look === this.look) return;
     this.drawn = this.shown;
+    this.look = look;
     void this.draw(into, this.shown);
   }
 
   private async draw(into: HTMLElement, spec: unknown): Promise<void> {
+    const turn = ++this.turn;
     try {
       const { draw } = await import("../vega");
-      if (spec !== this.shown) return;
+      if (turn !== this.turn) return; // another one, or in another look
       this.erase();
       into.replaceChildren();
-      this.erase = await draw(into, spec, matchMedia("(prefers-color-scheme: dark)").matches);
-      into.dataset["drawn"] = "yes";
+      const erase = await draw(into, spec, this.theme.matches);
+      if (turn !== this.turn) return erase();
+      this.erase = erase;
+      into.dataset["drawn"] = this.theme.matches ? "dark" : "light";
     } catch (error) {
       this.error = `The chart cannot be drawn: ${error instanceof Error ? error.message : String(error)}`;
     }
