@@ -65,8 +65,8 @@ async def test_runs_tokens_times_streams_and_commands_are_counted() -> None:
         assert found[f'gen_ai_client_token_usage_sum{{{model},gen_ai_token_type="input"}}'] == 100
         assert found[f'gen_ai_client_token_usage_sum{{{model},gen_ai_token_type="output"}}'] == 7
         assert found[f"gen_ai_client_operation_time_to_first_chunk_seconds_sum{{{model}}}"] >= 2
-        assert found[f"gen_ai_client_operation_duration_seconds_sum{{{model}}}"] >= 6
-        assert found[f'gen_ai_client_operation_duration_seconds_count{{{model},error_type="auth"}}'] == 1
+        assert found[f'gen_ai_client_operation_duration_seconds_sum{{error_type="",{model}}}'] >= 6
+        assert found[f'gen_ai_client_operation_duration_seconds_count{{error_type="auth",{model}}}'] == 1
         found = await until(app, "pilothouse_stop_seconds_count", 1)
         text = (await ask(app, "GET", "/metrics")).body.decode()
         assert not any(word in text for word in ("secret", "r1", "t1", "half"))

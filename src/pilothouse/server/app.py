@@ -32,7 +32,6 @@ from .cross import preflight, with_headers
 from .exports import ExportsFace
 from .health import Health
 from .house import AgentDefinition, AutoRecover, House
-from .metrics import MEDIA_TYPE as METRICS_TYPE
 from .page import Page
 from .problems import document, not_found, problem_of
 from .routes import Handler, Match, Routes, raw_path
@@ -113,7 +112,12 @@ class Server:
         self._own_journal = False
         journal = journal or self._journal_of(agents)
         self._house = House(
-            agents, journal, auto_recover=auto_recover, clock=self.clock, capture_content=capture_content
+            agents,
+            journal,
+            auto_recover=auto_recover,
+            clock=self.clock,
+            figures=self._figures,
+            capture_content=capture_content,
         )
         self._shelf = Shelf(journal, self.clock)
         self.registry = Registry(self.clock, streams or StreamOptions(), self.limits)
@@ -199,13 +203,18 @@ class Server:
         """Counters for Prometheus; for operators, and for this machine."""
         if not (self.is_loopback_only or "operator" in call.runs.principal.roles):
             raise not_found()
-        metrics = self._house.metrics
-        wings = self._house.wings
-        metrics.runs_live.set({(("agent", name),): wing.runs.stats().live for name, wing in wings.items()})
-        metrics.streams_live.set({(("face", face),): n for face, n in self.registry.faces().items()})
-        metrics.stream_cuts.set({(("reason", reason),): n for reason, n in self.registry.cuts.items()})
-        metrics.start_overs.set({(): self.registry.start_overs})
-        return Response(metrics.text(), media_type=METRICS_TYPE)
+        content, media_type = self._house.metrics.exposition(call.headers.get("accept", ""))
+        return Response(content, media_type=media_type)
+
+    def _figures(self) -> dict[str, dict[str, float]]:
+        """What metrics look up when they are asked for."""
+        wings, registry = self._house.wings, self.registry
+        return {
+            "pilothouse_runs_live": {name: wing.runs.stats().live for name, wing in wings.items()},
+            "pilothouse_streams_live": dict(registry.faces()),
+            "pilothouse_stream_cuts": dict(registry.cuts),
+            "pilothouse_start_overs": {"": registry.start_overs},
+        }
 
     async def _openapi(self, call: Call) -> Response:
         """This document."""

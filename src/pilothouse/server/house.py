@@ -308,6 +308,7 @@ class House:
         *,
         auto_recover: AutoRecover,
         clock: Clock,
+        figures: Callable[[], Mapping[str, Mapping[str, float]]],
         capture_content: bool = False,
     ) -> None:
         if not agents:
@@ -316,7 +317,7 @@ class House:
         self.clock = clock
         self.draining = False
         self.segments = Segmented(journal)
-        self.metrics = Metrics(clock)
+        self.metrics = Metrics(clock, figures)
         self._tracer = tracer()
         self._capture_content = capture_content
         self._auto_recover = auto_recover

@@ -1,4 +1,4 @@
-"""What a server counts, in the text format of Prometheus; no package is needed for it (SV-261).
+"""What a server counts, for Prometheus (SV-261).
 
 Names of runs, threads and users never stand in a label, nor does anything that a model or a person said: labels are
 agents, outcomes, models and kinds, of which there are few.
@@ -6,9 +6,8 @@ agents, outcomes, models and kinds, of which there are few.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
 
 from ..commands import Ack, Command
 from ..contracts import Clock
@@ -28,107 +27,105 @@ from ..records import Record
 from ..runs.controller import RunController
 from .watching import RunWatcher
 
-MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from prometheus_client import Histogram
+    from prometheus_client.core import Metric
 
 _SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
 _TOKENS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 _TOLD: Final = frozenset({TextTold, ReasoningTold, ArgumentsTold})
-
-Labels = tuple[tuple[str, str], ...]
-
-
-class Family:
-    """One metric, by its labels. `buckets` makes it a histogram."""
-
-    def __init__(self, name: str, kind: str, text: str, buckets: tuple[float, ...] = ()) -> None:
-        self.name, self.kind, self.text = name, kind, text
-        self._buckets = buckets
-        self._values: dict[Labels, float] = {}
-        self._counts: dict[Labels, list[int]] = {}
-
-    def add(self, amount: float = 1.0, /, **labels: str) -> None:
-        """Counts."""
-        key = tuple(labels.items())
-        self._values[key] = self._values.get(key, 0.0) + amount
-        if self._buckets:
-            counts = self._counts.setdefault(key, [0] * (len(self._buckets) + 1))
-            counts[bisect_left(self._buckets, amount)] += 1
-
-    def set(self, values: Mapping[Labels, float]) -> None:
-        """Takes the place of what was there."""
-        self._values = dict(values)
-
-    def lines(self) -> Iterator[str]:
-        """The metric as text."""
-        yield f"# HELP {self.name} {self.text}"
-        yield f"# TYPE {self.name} {self.kind}"
-        for labels, value in sorted(self._values.items()):
-            if not self._buckets:
-                yield f"{self.name}{_braced(labels)} {value:.9g}"
-                continue
-            total = 0
-            for bound, count in zip((*self._buckets, None), self._counts[labels], strict=True):
-                total += count
-                edge = "+Inf" if bound is None else f"{bound:g}"
-                yield f"{self.name}_bucket{_braced((*labels, ('le', edge)))} {total}"
-            yield f"{self.name}_sum{_braced(labels)} {value:.9g}"
-            yield f"{self.name}_count{_braced(labels)} {total}"
+_MODEL: Final = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 
 
-def _braced(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in labels]) + "}"
+class Now:
+    """What is not counted but looked up when somebody asks: figures by the value of one label."""
 
+    def __init__(self, read: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        self._read = read
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    def collect(self) -> Iterable[Metric]:
+        """As the library asks its collectors."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        shown = (
+            (GaugeMetricFamily, "pilothouse_runs_live", "Runs that this process drives.", "agent"),
+            (GaugeMetricFamily, "pilothouse_streams_live", "Open streams.", "face"),
+            (CounterMetricFamily, "pilothouse_stream_cuts", "Streams that were cut, by why.", "reason"),
+            (CounterMetricFamily, "pilothouse_start_overs", "Streams told from the start again.", ""),
+        )
+        found = self._read()
+        for kind, name, text, label in shown:
+            family = kind(name, text, labels=(label,) if label else ())
+            for value, count in found[name].items():
+                family.add_metric((value,) if label else (), count)
+            yield family
 
 
 class Metrics:
-    """All metrics of one server."""
+    """All metrics of one server, in a registry of its own: what else the process counts is not here."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, now: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Histogram
+
+        registry = self._registry = CollectorRegistry()
+
+        def histogram(
+            name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = _SECONDS
+        ) -> Histogram:
+            return Histogram(name, text, labels, registry=registry, buckets=buckets)
+
         self.clock = clock
-        self.runs_live = Family("pilothouse_runs_live", "gauge", "Runs that this process drives.")
-        self.runs_ended = Family("pilothouse_runs_ended_total", "counter", "Runs that ended, by how.")
-        self.streams_live = Family("pilothouse_streams_live", "gauge", "Open streams.")
-        self.stream_cuts = Family("pilothouse_stream_cuts_total", "counter", "Streams that were cut, by why.")
-        self.start_overs = Family(
-            "pilothouse_start_overs_total", "counter", "Streams that were told from the start again."
+        registry.register(Now(now))
+        self._ended = Counter(
+            "pilothouse_runs_ended", "Runs that ended, by how.", ("agent", "outcome"), registry=registry
         )
-        self.commands = Family("pilothouse_commands_total", "counter", "Commands, by kind and answer.")
-        self.stop_seconds = Family(
-            "pilothouse_stop_seconds", "histogram", "From a stop to the end of its run.", _SECONDS
+        self._commands = Counter(
+            "pilothouse_commands", "Commands, by kind and answer.", ("kind", "state"), registry=registry
         )
-        self.probe_seconds = Family(
-            "pilothouse_journal_probe_seconds", "histogram", "A look-up in the journal.", _SECONDS
+        self.stop_seconds = histogram("pilothouse_stop_seconds", "From a stop to the end of its run.")
+        self.probe_seconds = histogram("pilothouse_journal_probe_seconds", "A look-up in the journal.")
+        self._duration = histogram(
+            "gen_ai_client_operation_duration_seconds", "Requests to models.", (*_MODEL, "error_type")
         )
-        self.duration = Family(
-            "gen_ai_client_operation_duration_seconds", "histogram", "Requests to models.", _SECONDS
+        self._tokens = histogram(
+            "gen_ai_client_token_usage",
+            "Tokens of requests to models.",
+            (*_MODEL, "gen_ai_token_type"),
+            _TOKENS,
         )
-        self.tokens = Family(
-            "gen_ai_client_token_usage", "histogram", "Tokens of requests to models.", _TOKENS
-        )
-        self.first_chunk = Family(
+        self._first_chunk = histogram(
             "gen_ai_client_operation_time_to_first_chunk_seconds",
-            "histogram",
             "From a request to a model to its first piece.",
-            _SECONDS,
+            _MODEL,
         )
 
-    def families(self) -> Iterable[Family]:
-        """Each of them."""
-        return [value for value in vars(self).values() if isinstance(value, Family)]
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """All of it in a form that the scraper takes, and its media type."""
+        from prometheus_client.exposition import choose_encoder
 
-    def text(self) -> str:
-        """All of it, as it is scraped."""
-        return "".join([f"{line}\n" for family in self.families() for line in family.lines()])
+        encode, media_type = choose_encoder(accept)
+        return encode(self._registry), media_type
 
     def commanded(self, command: Command, ack: Ack) -> None:
         """A command was answered."""
         if not ack.duplicate:
-            self.commands.add(kind=str(command.body.__struct_config__.tag), state=ack.state)
+            self._commands.labels(str(command.body.__struct_config__.tag), ack.state).inc()
+
+    def ended(self, agent: str, outcome: str) -> None:
+        """A run ended."""
+        self._ended.labels(agent, outcome).inc()
+
+    def attempted(self, request: ModelRequested, seconds: float, error: str, usage: Usage | None) -> None:
+        """A request to a model ended."""
+        model = ("chat", request.provider, request.model)
+        self._duration.labels(*model, error).observe(seconds)
+        for kind, count in (("input", usage.input), ("output", usage.output)) if usage else ():
+            if count is not None:
+                self._tokens.labels(*model, kind).observe(count)
+
+    def began(self, request: ModelRequested, seconds: float) -> None:
+        """The first piece of a response came."""
+        self._first_chunk.labels("chat", request.provider, request.model).observe(seconds)
 
     async def watch(self, runs: RunController, key: str, agent: str, *, since: int = 0) -> None:
         """Counts what a run did behind fact `since` and does from now on."""
@@ -159,32 +156,18 @@ class Watching(RunWatcher):
             self._attempted(*self._request, fact, record.at_ms)
         elif isinstance(fact, RunEnded | RunAbandoned):
             status = str(words(fact.outcome).status) if isinstance(fact, RunEnded) else "abandoned"
-            self._metrics.runs_ended.add(agent=self._agent, outcome=status)
-
-    def _labels(self, request: ModelRequested) -> dict[str, str]:
-        return {
-            "gen_ai_operation_name": "chat",
-            "gen_ai_provider_name": request.provider,
-            "gen_ai_request_model": request.model,
-        }
+            self._metrics.ended(self._agent, status)
 
     def _attempted(self, request: ModelRequested, at_ms: int, ended: ModelAttemptEnded, now_ms: int) -> None:
         self._request, self._waiting = None, False
-        labels = self._labels(request)
-        error = {"error_type": ended.error.kind} if ended.error is not None else {}
-        self._metrics.duration.add(max(now_ms - at_ms, 0) / 1000, **labels, **error)
-        usage: Usage | None = ended.usage
-        if usage is not None:
-            for kind, count in (("input", usage.input), ("output", usage.output)):
-                if count is not None:
-                    self._metrics.tokens.add(count, **labels, gen_ai_token_type=kind)
+        error = "" if ended.error is None else ended.error.kind
+        self._metrics.attempted(request, max(now_ms - at_ms, 0) / 1000, error, ended.usage)
 
     def _first_piece(self) -> None:
         self._waiting = False
         if self._request is not None:
             request, at_ms = self._request
-            seconds = max(self._metrics.clock.time_ms() - at_ms, 0) / 1000
-            self._metrics.first_chunk.add(seconds, **self._labels(request))
+            self._metrics.began(request, max(self._metrics.clock.time_ms() - at_ms, 0) / 1000)
 
 
-__all__ = ["MEDIA_TYPE", "Family", "Metrics", "Watching"]
+__all__ = ["Metrics", "Watching"]
