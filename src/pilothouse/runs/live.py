@@ -11,33 +11,27 @@ from ..commands import Answer, FollowUp, Request, Steer, StopSource
 from ..contracts import Clock, Journal
 from ..core.batch import Written
 from ..core.run import HOST, Phase, RunState
-from ..errors import JournalError, JournalUnavailable, ProtocolViolation, RecordRefused, StartRefused
+from ..errors import JournalError, JournalUnavailable, RecordRefused, StartRefused
 from ..events import (
     ArgumentsTold,
-    Cancelled,
     CommandAnswered,
     CommandReceived,
     ContinuityLost,
     Delta,
     DeltaBody,
     Extension,
-    Incomplete,
     LossCause,
     MessageAdded,
-    ModelAttemptEnded,
     OwnershipTold,
     ReasoningTold,
     RequestClosed,
     RequestOpened,
-    RunEnded,
     StopRequested,
     TextTold,
 )
-from ..events import (
-    StartRefused as StartRefusedFact,
-)
 from ..records import Draft, Record, Registration, Start
 from .agenda import Agenda, Line, weakly
+from .driving import closing_refusal, see_through
 from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
@@ -59,9 +53,6 @@ ENVELOPE = 2_048
 
 _OVER = (Phase.TERMINAL, Phase.UNKNOWN)
 _CLOSED = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}
-_RESULTS = frozenset(
-    ("call_finished", "call_observed", "model_attempt_ended", "message_added", "partial_saved", "noted")
-)
 
 
 class Lines(NamedTuple):
@@ -91,7 +82,6 @@ class LiveRun:
         "_parking",
         "_parks",
         "_reader",
-        "_refusal",
         "_rested_at",
         "_saving",
         "agenda",
@@ -107,6 +97,7 @@ class LiveRun:
         "over",
         "partials",
         "port",
+        "refusal",
         "registration",
         "released",
         "ring",
@@ -166,7 +157,7 @@ class LiveRun:
         self._on_over = on_over
         self._on_zombie = on_zombie
         self.waiters = Waiters()
-        self._refusal: StartRefused | None = None
+        self.refusal: StartRefused | None = None  # why the runtime refused to start, if it did
         self.cancel_level = cancel_level
         self._parks = parks and registration.spec.deadline_ms is None  # a deadline has to stop it in time
         self._parking = False
@@ -190,11 +181,6 @@ class LiveRun:
     def state(self) -> RunState:
         """The fold of what is durable."""
         return self.writer.state
-
-    @property
-    def refusal(self) -> StartRefused | None:
-        """Why the runtime refused to start, if it did."""
-        return self._refusal
 
     async def read_facts(self, after: int) -> list[Record]:
         """The run's facts from the journal."""
@@ -245,11 +231,8 @@ class LiveRun:
         self._deltas += 1
         delta = Delta(self.run_id, self._deltas, self.writer.state.seq, body)
         self.ring.append(delta, size)
-        for observer in self.observers:
-            try:
-                observer(delta)
-            except Exception:
-                logger.exception("an observer of run %s failed", self.run_id)
+        if self.observers:
+            self._observe(delta)
 
     def _save_now(self) -> None:
         if self.timing.partial_interval is None:
@@ -300,15 +283,15 @@ class LiveRun:
 
     async def record(self, drafts: Sequence[Written]) -> int:
         """Appends what the runtime offers; text that was told is flushed before an end is recorded."""
-        if self.closing and (code := self._closing_refusal(drafts)):
+        if self.closing and (code := closing_refusal(drafts)):
             raise RecordRefused("closing", code)
         limit = self.limits.max_fact_bytes - ENVELOPE
         for draft, _ in drafts:
             if type(draft.fact) in LARGE and may_be_large(draft.fact, limit):
                 drafts = [(await self._spilled(each), lane) for each, lane in drafts]
                 break
-        if self.partials.pending_chars and (front := self._superseding(drafts)):
-            return await self.writer.write(*front, *drafts)
+        if self.partials.pending_chars and (whole := self.partials.left_by(drafts)) is not None:
+            drafts = [*self.unsaved(whole=whole), *drafts]
         return await self.writer.write(*drafts)
 
     async def _spilled(self, draft: Draft) -> Draft:
@@ -316,25 +299,6 @@ class LiveRun:
         largest = self.limits.max_artifact_bytes
         limit = self.limits.max_fact_bytes - ENVELOPE
         return await spill(draft, limit, largest, self.journal.put_blob) or draft
-
-    def _superseding(self, drafts: Sequence[Written]) -> list[Written]:
-        """Fragments to be saved in front of an end that no whole message supersedes."""
-        ends, whole = False, []
-        for draft, _ in drafts:
-            fact = draft.fact
-            kind = type(fact)
-            if kind is MessageAdded:
-                whole.append(fact.message.id)  # type: ignore[union-attr]
-            elif kind is RunEnded or kind is ModelAttemptEnded:
-                ends = True
-        return self.unsaved(whole=whole) if ends and not self.partials.only(whole) else []
-
-    def _closing_refusal(self, drafts: Sequence[Written]) -> str:
-        """While the controller closes, results are still taken, new work and ends are not (RC-52)."""
-        for draft, _ in drafts:
-            if draft.fact.kind not in _RESULTS:
-                return f"{draft.fact.kind} while the controller closes"
-        return ""
 
     def _stored(self, record: Record) -> None:
         """What follows from a fact, once it is durable and folded: publish, then act."""
@@ -481,64 +445,14 @@ class LiveRun:
         """Begins the one task of the run. `failing` is the cause of loss if it raises before it recorded anything."""
         self.port = Port(self)
         self.task = asyncio.get_running_loop().create_task(
-            self._drive(work(start, self.port), failing), name=f"pilothouse-run-{self.run_id}"
+            see_through(self, work(start, self.port), failing), name=f"pilothouse-run-{self.run_id}"
         )
         if start.spec.deadline_ms is not None:
             left = (start.spec.deadline_ms - self.clock.time_ms()) / 1000
             self.agenda.after(max(left, 0.0), weakly(self._deadline))
 
-    async def _drive(self, work: Awaitable[None], failing: LossCause) -> None:
-        """Awaits the runtime and records what its leaving means (RC §3.8)."""
-        cause: LossCause = "eof"
-        reason = "the runtime returned without an end"
-        refusal: StartRefused | None = None
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            await work
-        except StartRefused as error:
-            if self.state.started:
-                cause, reason = "error", f"StartRefused after the start: {error}"
-            else:
-                refusal = self._refusal = error
-        except asyncio.CancelledError as error:
-            cancelled = error
-            cause, reason = "cancelled_outside", "the run's task was cancelled"
-        except (RecordRefused, ProtocolViolation) as error:
-            cause, reason = "error", f"{type(error).__name__}: {error}"
-        except Exception as error:
-            # A new attachment that told nothing yet: what failed is the recovery.
-            cause = failing if self.state.takeovers else "error"
-            reason = f"{type(error).__name__}: {error}"
-            if not self.over:
-                logger.exception("the runtime of run %s failed", self.run_id)
-        if self.over or self.zombie:
-            if cancelled is not None and not self.over:
-                raise cancelled
-            return
-        if refusal is not None:
-            code, retryable = refusal.code, refusal.retryable
-            await self._settle((Draft(StartRefusedFact(code, str(refusal), retryable)), HOST))
-        elif self.scope.cancelled and not self.closing and self._confirms():
-            await self._settle((Draft(RunEnded(self._stopped())), HOST))
-        else:
-            if self.closing:
-                cause, reason = "shutdown", "the controller was closed"
-            await self.lose(cause, reason)
-        if cancelled is not None and not self.scope.cancelled:
-            raise cancelled
-
-    def _confirms(self) -> bool:
-        """Whether the end of an in-process runtime after our stop is the evidence of the stop (RC-40)."""
-        return self.cancel_level == "confirmed" and self.state.stop is not None
-
-    def _stopped(self) -> Cancelled | Incomplete:
-        stop = self.state.stop
-        assert stop is not None
-        if stop.source == "deadline":
-            return Incomplete("limit", "deadline")
-        return Cancelled(stop.reason, stop.source)
-
-    async def _settle(self, end: tuple[Draft, Lane]) -> None:
+    async def settle(self, end: tuple[Draft, Lane]) -> None:
+        """Records an end that the runtime did not, with the text that was told; whatever comes of it is logged."""
         try:
             await self.writer.write(*self.unsaved(), end)
         except RecordRefused as error:
@@ -552,7 +466,7 @@ class LiveRun:
         """Records that nobody knows what happens from here on."""
         if self.over:
             return
-        await self._settle((Draft(ContinuityLost(self.state.seq, cause, reason[:500])), HOST))
+        await self.settle((Draft(ContinuityLost(self.state.seq, cause, reason[:500])), HOST))
 
     # Stopping
 

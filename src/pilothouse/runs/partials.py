@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import force_setattr
 
-from ..events import ArgumentsTold, PartialSaved, ReasoningTold, TextTold
+from ..core.batch import Written
+from ..events import (
+    ArgumentsTold,
+    MessageAdded,
+    ModelAttemptEnded,
+    PartialSaved,
+    ReasoningTold,
+    RunEnded,
+    TextTold,
+)
 
 Told = TextTold | ReasoningTold | ArgumentsTold
 
@@ -101,9 +110,18 @@ class Partials:
                 part.pending.clear()
         return out
 
-    def only(self, message_ids: Collection[str]) -> bool:
-        """Whether nothing is told of any other message."""
-        return all(part.message_id in message_ids for part in self._parts.values())
+    def left_by(self, drafts: Sequence[Written]) -> list[str] | None:
+        """The messages that these facts make whole, where the facts end something and leave other text behind; else None."""
+        ends, whole = False, []
+        for draft, _ in drafts:
+            fact = draft.fact
+            kind = type(fact)
+            if kind is MessageAdded:
+                whole.append(fact.message.id)  # type: ignore[union-attr]
+            elif kind is RunEnded or kind is ModelAttemptEnded:
+                ends = True
+        left = ends and any(part.message_id not in whole for part in self._parts.values())
+        return whole if left else None
 
     def message_ids(self) -> set[str]:
         """The messages of which text is known here."""
