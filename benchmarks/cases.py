@@ -283,6 +283,13 @@ async def journals() -> list[Row]:
     return await alone.journals()
 
 
+async def crowds() -> list[Row]:
+    """Many readers, many runs that wait."""
+    from . import crowds as many
+
+    return await many.crowds()
+
+
 CASES = {
     case.__name__: case
     for case in (
@@ -294,6 +301,7 @@ CASES = {
         memory,
         durable,
         journals,
+        crowds,
         counts,
         decoding,
         serving,
