@@ -353,7 +353,8 @@ async def test_breaking_off_closing_twice_and_from_elsewhere_leaves_nothing() ->
     before = asyncio.all_tasks()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        provider = ScriptedProvider(["a", "b", "c", "d"], ["a", Hold()], ["a", Hold()])
+        silent = Hold()
+        provider = ScriptedProvider(["a", "b", "c", "d"], ["a", Hold()], ["a", silent])
         async with open_one(provider) as response:
             seen = 0
             async for _ in response:
@@ -377,7 +378,7 @@ async def test_breaking_off_closing_twice_and_from_elsewhere_leaves_nothing() ->
                     pass
 
         task = asyncio.create_task(read())
-        await asyncio.sleep(0.01)
+        await silent.reached()
         await response.aclose()
         await task
         gc.collect()

@@ -57,10 +57,11 @@ async def journal(tmp_path: Path) -> AsyncIterator[SQLiteJournal]:
 async def dead(controller: RunController, faulty: FaultyJournal) -> None:
     """What a killed process leaves: nothing more is written, its tasks are gone, its lease is over."""
     faulty.crash(on=("append", "release", "renew", "claim", "put_blob", "create"))
-    for task in asyncio.all_tasks():
-        if task.get_name().startswith("pilothouse-"):
-            task.cancel()
-    await asyncio.sleep(0.01)
+    tasks = {task for task in asyncio.all_tasks() if task.get_name().startswith("pilothouse-")}
+    for task in tasks:
+        task.cancel()
+    for _ in range(20):  # passes of the loop, in which they feel it; one that waits for the dead journal waits for good
+        await asyncio.sleep(0)
     await faulty.inner.release(controller._fleet.owner)
 
 
