@@ -45,6 +45,20 @@ async def test_a_waiting_run_is_restored_on_load(driver: ServerDriver) -> None:
     assert texts(other)[-1] == ("assistant", "done")
 
 
+async def test_a_thread_with_tools_is_loaded_as_it_was_shown(driver: ServerDriver) -> None:
+    """AG-44, AG-204: calls and their results, not only what was said."""
+    driver.plan(say("one"), Use("look", {"at": "sky"}, "blue"), say("two"))
+    agent = await driver.make()
+    assert await agent.submit("hi") == "success"
+    other = await driver.another()
+    assert texts(other) == texts(agent) == [("user", "hi"), ("assistant", "one"), ("assistant", "two")]
+    loaded, seen = (
+        [(call.name, call.status, call.result) for call in each.tool_calls.get()] for each in (other, agent)
+    )
+    assert loaded == seen
+    assert [name for name, _, _ in loaded] == ["look"]
+
+
 async def test_a_live_run_is_joined_on_load(driver: ServerDriver) -> None:
     """AG-44, SV-48: a second agent on the thread follows to the same end, and stopping to look stops nothing."""
     hold = Hold()

@@ -79,7 +79,7 @@ async def ask_control(control: RunControlClient, url: str, thread_id: str, run_i
 
 async def hydrated(control: RunControlClient, url: str, thread_id: str) -> Hydrated:
     """The thread as the server shows it to a client that comes."""
-    found = await control.get(f"{url}?{urlencode({'threadId': thread_id})}")
+    found = await control.get(f"{url}?{urlencode({'threadId': thread_id, 'messages': 'agui'})}")
     messages = msgspec.convert(found.get("messages") or [], list[AGUIMessage])
     waiting: Mapping[str, Any] = found.get("interrupts") or {}
     pending = msgspec.convert(waiting.get("pending") or [], list[WireInterrupt])
