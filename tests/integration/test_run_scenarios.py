@@ -60,7 +60,9 @@ async def dead(controller: RunController, faulty: FaultyJournal) -> None:
     tasks = {task for task in asyncio.all_tasks() if task.get_name().startswith("pilothouse-")}
     for task in tasks:
         task.cancel()
-    for _ in range(20):  # passes of the loop, in which they feel it; one that waits for the dead journal waits for good
+    for _ in range(
+        20
+    ):  # passes of the loop, in which they feel it; one that waits for the dead journal waits for good
         await asyncio.sleep(0)
     await faulty.inner.release(controller._fleet.owner)
 
