@@ -87,12 +87,22 @@ class Sandbox:
             Args:
                 command: For /bin/sh.
             """
-            process = await asyncio.create_subprocess_shell(
-                command, cwd=self.root, stdout=-1, stderr=asyncio.subprocess.STDOUT, start_new_session=True
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_shell(
+                    command,
+                    cwd=self.root,
+                    stdout=-1,
+                    stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
+                )
             )
             try:
+                process = await asyncio.shield(
+                    starting
+                )  # a stop in here must not lose sight of what was begun
                 output, _ = await process.communicate()
             finally:
+                process = await starting
                 if process.returncode is None:  # stopped: its children go with it
                     os.killpg(process.pid, signal.SIGKILL)
                     await process.wait()

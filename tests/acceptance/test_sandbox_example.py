@@ -106,6 +106,24 @@ async def test_a_stopped_command_takes_its_children_with_it(sandbox: Any, folder
                 await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize("passes", range(8))
+async def test_a_stop_while_a_command_is_being_started_leaves_nothing_behind(
+    sandbox: Any, folder: Path, passes: int
+) -> None:
+    """Wherever the stop comes in its start: the shell's child is not left to itself."""
+    run = next(tool for tool in sandbox.Sandbox(folder).tools() if tool.name == "run")
+    mark = f"6{passes}.{os.getpid()}"
+    task = asyncio.create_task(run(command=f"sleep {mark} & sleep {mark}; wait"))
+    for _ in range(passes):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(30):
+        while any(mark in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])):
+            await asyncio.sleep(0)
+
+
 def test_the_script_runs_as_it_stands(folder: Path) -> None:
     env = {key: value for key, value in os.environ.items() if not key.endswith("_API_KEY")}
     done = subprocess.run(
