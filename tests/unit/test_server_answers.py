@@ -103,6 +103,31 @@ async def test_an_approval_is_asked_and_the_answer_goes_on_in_a_run_of_its_own()
         assert (await shop.status("r1"))["status"] == "completed"
 
 
+@pytest.mark.parametrize("version", ["1.0", None])
+async def test_a_reader_leaves_at_a_question_with_state_and_conversation(version: str | None) -> None:
+    """RC-86: STATE_SNAPSHOT, MESSAGES_SNAPSHOT, RUN_FINISHED; the open call is in the list, without a result."""
+    shop = Shop(buying("tea"), "Enjoy.")
+    async with shop.app.lifespan():
+        path = "/agui/default" if version else "/agui/default?profile=legacy"
+        first = await shop.post("r1", "buy tea", path=path, state={"room": "bridge"})
+        *_, state, messages, finished = verified(first, "1.0" if version else "legacy")
+        assert (state["type"], state["snapshot"]) == ("STATE_SNAPSHOT", {"room": "bridge"})
+        assert messages["type"] == "MESSAGES_SNAPSHOT"
+        assert [message["role"] for message in messages["messages"]] == ["user", "assistant"]
+        assert [item["id"] for item in messages["messages"][-1]["toolCalls"]] == ["c1"]
+        assert finished["type"] == "RUN_FINISHED"
+        place = first.frames[
+            -4
+        ].id  # what stood before them is known: the three are told again, and only they
+        body = run_input("t1", "r1", "buy tea", state={"room": "bridge"})
+        again = await ask(shop.app, "POST", path, body, headers={"last-event-id": str(place)})
+        assert [event["type"] for event in again.events] == [
+            "STATE_SNAPSHOT",
+            "MESSAGES_SNAPSHOT",
+            "RUN_FINISHED",
+        ]
+
+
 async def test_a_whole_transcript_with_the_answer_duplicates_nothing() -> None:
     """SV-104: assistant-ui sends everything again; the thread is the truth."""
     shop = Shop(buying("tea"), "Enjoy.")

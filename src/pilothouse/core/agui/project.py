@@ -17,10 +17,11 @@ Nothing here awaits: a snapshot of messages, which only the journal has, is a `S
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
+from ...commands import Request
 from ...events import (
     ArgumentsTold,
     CallFinished,
@@ -44,6 +45,7 @@ from ...events import (
 from ...messages import Message, ToolCall, Usage, Value
 from ...records import Record
 from ..calls import result_id
+from ..delivery import Case, case_of_wait
 from ..run import Phase, RunState, apply
 from ..state_notes import NOTE
 from . import events as agui
@@ -447,10 +449,18 @@ class Projector:
         if pause or self.may_pause:
             requests = [request for _, request in sorted(self._state.requests.items())]
             if requests:
-                self._own += pausing(self._names, requests, token_usage(self._spent))
+                self._pause(requests)
                 frames += self._number(last=True, terminal=True)
                 self.ended = True
         return frames
+
+    def _pause(self, requests: Sequence[Request]) -> None:
+        """A pause for a person may be long: the reader leaves with the state and the conversation as they are (RC-86)."""
+        if case_of_wait(tuple(requests)) is Case.ASKING:
+            self._own.append(StateAt(self.seq))
+            if self._final_snapshot:
+                self._own.append(Snapshot("path", self.seq))
+        self._own += pausing(self._names, requests, token_usage(self._spent))
 
     def finish(self) -> list[Frame]:
         """What is to be sent when nothing more will come: the run's end if it was not told, else its loss.
