@@ -805,9 +805,32 @@ async def test_options_that_a_plain_endpoint_cannot_take() -> None:
     """AG-78."""
     async with pair([started(), *text("a", "x", end=False), Hold()]) as (agent, _):
         agent.submit("hi")
-        for policy in ("steer", "rollback"):
-            with pytest.raises(UnsupportedOption):
-                agent.submit("no", when_busy=policy)
+        with pytest.raises(UnsupportedOption):
+            agent.submit("no", when_busy="steer")
+
+
+async def test_a_run_is_rolled_back_where_the_list_of_messages_is_the_conversation() -> None:
+    """AG-78: what began is gone from the list, whatever it began with; its late events change nothing."""
+    open_end = [started(), *text("b", "x", end=False), Hold()]
+    scripts = [
+        [started(), *text("a", "one"), finished()],
+        open_end,
+        [started(), *text("c", "two"), finished()],
+    ]
+    async with pair(*scripts) as (agent, endpoint):
+        assert await agent.submit("1") == "success"
+        first = agent.submit("2", state={"draft": 2})
+        await shown(agent, "x")
+        assert agent.state.get() == {"draft": 2}
+        second = agent.submit("3", when_busy="rollback")
+        said = [("user", "1"), ("assistant", "one"), ("user", "3")]
+        assert texts(agent) == said
+        assert await first == "interrupted"
+        assert await second == "success"
+        assert texts(agent) == [*said, ("assistant", "two")]
+        body = endpoint.asked[2].body
+        assert [item["content"] for item in body["messages"]] == ["1", "one", "3"]
+        assert (body["state"], body["forwardedProps"]) == ({}, {})
 
 
 async def test_an_agent_of_a_function() -> None:

@@ -200,3 +200,77 @@ async def test_steering_that_comes_too_late_is_a_submission(driver: ServerDriver
     assert await steered == "success"
     assert [item for item in texts(agent) if item[0] == "user"] == [("user", "hi"), ("user", "late")]
     assert texts(agent)[-1] == ("assistant", "two")
+
+
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_run_is_rolled_back(driver: ServerDriver, before: int) -> None:
+    """AG-78: the first of a thread too; another agent, and the model, never see what was rolled back."""
+    for number in range(before):
+        driver.plan(say(f"answer {number}"))
+    driver.plan(say("one"), Hold())
+    driver.plan(say("two"))
+    agent = await driver.make()
+    for number in range(before):
+        assert await agent.submit(f"question {number}") == "success"
+    front = texts(agent)
+    first = agent.submit("1")
+    await shown(agent, "one")
+    assert await agent.submit("2", when_busy="rollback") == "success"
+    assert await first == "interrupted"
+    said = [*front, ("user", "2"), ("assistant", "two")]
+    assert texts(agent) == said
+    assert texts(await driver.another()) == said
+    assert [message.text for message in driver.plans.provider.requests[-1].messages] == [
+        text for _, text in said[:-1]
+    ]
+
+
+async def test_a_submission_right_behind_a_stop_waits_for_it(driver: ServerDriver) -> None:
+    """AG-90, AG-91, fixture 110: two runs never write to one thread, and the second is not refused."""
+    driver.plan(say("one"), Hold())
+    driver.plan(say("two"))
+    agent = await driver.make()
+    first = agent.submit("1")
+    await shown(agent, "one")
+    stopping = agent.stop()
+    second = agent.submit("2")
+    assert agent.status.get() == "running"
+    assert await stopping == "stopped"
+    assert await first == "aborted"
+    assert await second == "success"
+    said = [("user", "1"), ("assistant", "one"), ("user", "2"), ("assistant", "two")]
+    assert texts(agent) == said
+    assert texts(await driver.another()) == said
+
+
+async def test_a_stop_of_what_does_not_stop_is_not_confirmed(driver: ServerDriver) -> None:
+    """AG-91, AG-92: that the order arrived is no proof; it is confirmed once the run has its end."""
+    deaf = Hold(deaf=True)
+    driver.plan(say("one"), deaf)
+    driver.plan(say("two"), deaf)
+    agent = await driver.make()
+    agent.submit("1")
+    await shown(agent, "one")
+    assert await agent.stop(grace=0.3) == "unconfirmed"
+    deaf.release()
+    assert await agent.submit("2") == "success"
+    assert texts(agent)[-1] == ("assistant", "two")
+
+
+async def test_a_newer_submission_is_not_refused_while_the_old_line_closes(driver: ServerDriver) -> None:
+    """AG-78: the server is told what the new run means, whatever it knows of who still reads."""
+    driver.plan(say("one"), Hold())
+    driver.plan(say("two"), Hold())
+    driver.plan(say("three"))
+    agent = await driver.make()
+    other = await driver.another()
+    ops = [agent.submit("1")]
+    await shown(agent, "one")
+    await other.aclose()
+    follower = await driver.another()  # somebody else follows: a send without a word would be refused
+    await shown(follower, "one")
+    ops.append(agent.submit("2", when_busy="supersede"))
+    await shown(agent, "two")
+    ops.append(agent.submit("3", when_busy="supersede"))
+    assert [await op for op in ops] == ["interrupted", "interrupted", "success"]
+    assert texts(agent)[-1] == ("assistant", "three")

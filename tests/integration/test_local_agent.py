@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentkit import ONE_ATTEMPT
 from convkit import SlowJournal
-from pilothouse.agent_errors import RecoveryRequired, RequestPending, ResumeInvalid, UnsupportedOption
+from pilothouse.agent_errors import RecoveryRequired, RequestPending, ResumeInvalid
 from pilothouse.agents import LocalAgent
 from pilothouse.agents.signals import watch
 from pilothouse.conversation.controller import AgentController
@@ -283,20 +283,38 @@ async def test_steering_that_comes_too_late_is_a_submission() -> None:
         assert "gone" not in str(texts(agent))
 
 
-async def test_the_first_run_cannot_be_rolled_back() -> None:
-    """AG-78: what cannot be done says so; a later one takes the place of the live one."""
-    async with Opened(["one", Hold()], "two", ["three", Hold()], "four") as agent:
-        agent.submit("1")
+async def test_a_run_is_rolled_back_and_another_takes_its_place() -> None:
+    """AG-78: the first of a thread too; the model never reads what was rolled back."""
+    async with Opened(["one", Hold()], ["two", Hold()], "three", ["four", Hold()], "five") as agent:
+        first = agent.submit("1")
         await shown(agent, "one")
-        with pytest.raises(UnsupportedOption):
-            agent.submit("2", when_busy="rollback")
-        assert agent.status.get() == "running"
-        await agent.stop()
-        assert await agent.retry() == "success"
-        agent.submit("3")
-        await shown(agent, "three")
-        assert await agent.submit("4", when_busy="rollback") == "success"
-        assert texts(agent) == [("user", "1"), ("assistant", "two"), ("user", "4"), ("assistant", "four")]
+        second = agent.submit("2", when_busy="rollback")
+        assert await first == "interrupted"
+        await shown(agent, "two")
+        assert texts(agent) == [("user", "2"), ("assistant", "two")]
+        assert await agent.submit("3", when_busy="rollback") == "success"
+        assert await second == "interrupted"
+        agent.submit("4")
+        await shown(agent, "four")
+        assert await agent.submit("5", when_busy="rollback") == "success"
+        wanted = [("user", "3"), ("assistant", "three"), ("user", "5"), ("assistant", "five")]
+        assert texts(agent) == wanted
+        other = await LocalAgent(agent.controller.sibling(agent.thread_id)).open()
+        assert texts(other) == wanted
+        assert len(other.history.get()) == 5  # nothing is deleted
+        await other.aclose()
+        await other.controller.aclose()
+
+
+async def test_a_run_is_rolled_back_before_it_is_registered() -> None:
+    """AG-78: at once behind the first submission."""
+    async with Opened("one", "two") as agent:
+        first = agent.submit("1")
+        second = agent.submit("2", when_busy="rollback")
+        assert await first in ("interrupted", "aborted")
+        assert await second == "success"
+        assert texts(agent)[0] == ("user", "2")
+        assert len(texts(agent)) == 2
 
 
 # Waiting
@@ -509,6 +527,63 @@ async def test_a_check_follows_a_run_that_lives_on() -> None:
         await fresh.aclose()
         await fresh.controller.aclose()
         await other.aclose()
+
+
+async def test_a_run_that_is_taken_up_elsewhere_is_noticed() -> None:
+    """AG-44: who was told that nobody knows is told when somebody does, without asking."""
+    journal = MemoryJournal()
+    thread_id = await lost(journal)
+    clock = StepClock()
+    watching = {"clock": clock, "watch_interval": 1.0}
+    async with Opened(journal=journal, thread_id=thread_id, agent=watching) as agent:
+        error = agent.error.get()
+        await clock.advance(1.0)
+        await clock.advance(1.0)
+        assert agent.error.get() is error
+        hold = Hold()
+        other = controller(ScriptedProvider(["whole", hold, "!"]), journal, thread_id)
+        await other.runs.recover(error.run_id)
+        await clock.advance(1.0)
+        await shown(agent, "whole")
+        assert (agent.status.get(), agent.error.get()) == ("running", None)
+        hold.release()
+        await until(agent, "idle")
+        assert texts(agent)[-1] == ("assistant", "whole!")
+        await other.aclose()
+
+
+# The tree
+
+
+async def test_history_is_the_tree_of_the_thread() -> None:
+    """AG-113, AG-175, AG-176: regenerated beside, retried behind; each answer leads back; whoever opens sees the same."""
+    async with Opened("one", "two", "anew", [failure("server_error", "no")], "at last") as agent:
+        assert (agent.history.get(), dict(agent.checkpoints.get())) == ((), {})
+        await agent.submit("1")
+        await agent.submit("2")
+        answer = agent.messages.get()[3].id
+        first, second = agent.history.get()[::-1]
+        assert agent.checkpoints.get()[answer] is second
+        assert await agent.regenerate(answer) == "success"
+        assert await agent.submit("3") == "error"
+        assert await agent.retry() == "success"
+        history = agent.history.get()
+        assert [item.label for item in history] == ["3", "3", "2", "2", "1"]
+        retried, failed, anew, second, first = history
+        assert (first.values["parent"], second.values["parent"], anew.values["parent"]) == (
+            None,
+            first.id,
+            first.id,
+        )
+        assert anew.values["siblings"] == [second.id, anew.id]
+        assert (failed.values["parent"], retried.values["parent"]) == (anew.id, failed.id)
+        assert [item.values["status"] for item in (retried, failed)] == ["completed", "failed"]
+        assert agent.checkpoints.get()[answer].id == second.id  # the old branch is still there
+        other = await LocalAgent(agent.controller.sibling(agent.thread_id)).open()
+        assert other.history.get() == history
+        assert dict(other.checkpoints.get()) == dict(agent.checkpoints.get())
+        await other.aclose()
+        await other.controller.aclose()
 
 
 # Several, later, and what is left behind

@@ -18,13 +18,16 @@ from ..core.delivery import case_of_wait, reason_of, words
 from ..core.display import Display
 from ..core.interrupts import Step
 from ..core.run import Phase
+from ..errors import PilothouseError
 from ..events import Failed, InputReturned, Outcome, RequestResolved
 from ..messages import JSON, InputPart
-from ..projection import EMPTY, AgentOutcome
+from ..projection import EMPTY, AgentOutcome, Checkpoint
 from ..records import Record
 from .answers import interrupt_of
+from .history import History
 from .localtools import LocalTools
 from .operation import Operation
+from .signals import Cell
 from .surface import Attempt, Surface
 from .telling import Telling, told_history, told_message
 
@@ -72,6 +75,9 @@ class Following(Surface, ABC):
         self._shown_state: Mapping[str, JSON] | None = None
         self._patch: Mapping[str, JSON] = EMPTY  # of the state: shown before it is a fact
         self.client_tools = LocalTools(self._hub, self)
+        self.history: Cell[tuple[Checkpoint, ...]] = Cell(self._hub, (), "history")
+        self.checkpoints: Cell[Mapping[str, Checkpoint]] = Cell(self._hub, EMPTY, "checkpoints")
+        self._tree = History(controller.runs, controller.thread_id)
 
     def _publish_more(self) -> None:
         if self._patch:
@@ -93,6 +99,21 @@ class Following(Surface, ABC):
 
     async def _load(self) -> None:
         """Shows the thread as the journal has it."""
+
+    async def _show_history(self) -> None:
+        """The thread's tree as the journal has it; one that is away leaves what is shown."""
+        if self._tree.thread_id != self.thread_id:
+            self._tree = History(self._controller.runs, self.thread_id)
+        tree = self._tree
+        try:
+            found = await tree.read()
+        except PilothouseError as error:
+            logger.warning("the history of thread %s could not be read: %s", tree.thread_id, error)
+            return
+        if tree is self._tree and tree.thread_id == self.thread_id and not self._closed:
+            with self._batch():
+                self.history.set(found.history)
+                self.checkpoints.set(found.by_message)
 
     @property
     def thread_id(self) -> str:
@@ -263,6 +284,7 @@ class Following(Surface, ABC):
                 if attempt is not None:
                     self._conclude(attempt, follow, state.outcome)
         self._free_steers(follow, state.outcome)
+        await self._show_history()
         if attempt is not None and not follow.stopped:
             self._settle(attempt, self._word(state.outcome))
         if self._controller.reply is None and not self._closed:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Self, final
 
 from ..agent_errors import RecoveryRequired, UnsupportedOption
@@ -25,15 +26,15 @@ from ..errors import (
     NotOpened,
     PilothouseError,
     RunConflict,
+    RunNotFound,
 )
 from ..messages import JSON, UNSET, InputPart
-from ..projection import WhenBusy
+from ..projection import EMPTY, WhenBusy
 from ..records import Parent
 from ..runs.controller import random_id
 from .checking import Checking
 from .given import check_policy, checked_parts, checked_state, target_of
 from .operation import Operation
-from .surface import Attempt
 from .telling import Telling, told_history, told_message
 
 logger = logging.getLogger("pilothouse.agents")
@@ -75,6 +76,7 @@ class LocalAgent(Checking):
         self._cancel_on_close = cancel_on_close
         self._watch_interval = watch_interval
         self._thread_id = controller.thread_id
+        self._loaded: str | None = None  # the thread's head when it was read last
         self._keys: dict[str, tuple[object, Operation]] = {}
         self._leave = (controller.subscribe(self), controller.watch_shared_state(self._state_changed))
         self._show_conversation()
@@ -86,6 +88,7 @@ class LocalAgent(Checking):
         self._enter("open")
         await self._controller.open()
         await self._load()
+        await self._show_history()
         if self._watch_interval and not any("watch" in task.get_name() for task in self._tasks):
             self._spawn(self._watch(), "watch")
         return self
@@ -162,6 +165,7 @@ class LocalAgent(Checking):
     def _switch(self) -> None:
         """Another thread: what belonged to the old one is left, and its late events change nothing."""
         self._thread_id = self._controller.thread_id
+        self._loaded = None
         follow, attempt = self._follow, self._attempt
         self._follow = None
         with self._batch():
@@ -177,6 +181,8 @@ class LocalAgent(Checking):
             self._display.clear()
             self.status.set("idle")
             self.error.set(None)
+            self.history.set(())
+            self.checkpoints.set(EMPTY)
         self._show_conversation()
 
     def _show_conversation(self) -> None:
@@ -191,6 +197,7 @@ class LocalAgent(Checking):
         head = await runs.thread_head(self.thread_id)
         if head is None or (self._follow is not None and self._follow.run_id == head):
             return
+        self._loaded = head
         view = await runs.inspect(head)
         path = told_history(await runs.history(head))
         if self._attempt is not None or self._closed:
@@ -228,12 +235,26 @@ class LocalAgent(Checking):
             except PilothouseError as error:
                 logger.debug("could not look for runs of thread %s: %s", self.thread_id, error)
                 continue
-            follow = self._follow
-            if head is None or self.in_flight or (follow is not None and head == follow.run_id):
+            if head is None or self.in_flight or self._controller.reply is not None:
                 continue
-            if self._controller.reply is None:
-                await self._controller.open()
-                await self._load()
+            try:
+                if head != self._loaded and (self._follow is None or head != self._follow.run_id):
+                    await self._controller.open()
+                    await self._load()
+                    await self._show_history()
+                else:
+                    await self._look_again()
+            except PilothouseError as error:
+                logger.debug("could not look at run %s of thread %s: %s", head, self.thread_id, error)
+
+    async def _look_again(self) -> None:
+        """A run of which nobody knew the end may have been taken up since, here or elsewhere."""
+        error = self.error.get()
+        if error is None or error.kind != "interrupted" or error.run_id is None or self._checking:
+            return
+        view = await self._controller.runs.inspect(error.run_id)
+        if view.status != "unknown" and self.error.get() is error and self._attempt is None:
+            await self._conclude_check(error, view)
 
     # submit
 
@@ -306,16 +327,13 @@ class LocalAgent(Checking):
             policy = policy if policy == "queue" else "supersede"
         self._captured = parts is not None
         rolled = busy.run_id if when_busy == "rollback" and busy is not None else None
-        if rolled is not None and self._is_first(busy):
-            raise UnsupportedOption("rollback", self.name, "the first run of a thread has nothing before it")
 
         async def send(name: str) -> Reply:
             extras = RunExtras(
-                message_id=message_id or None,
-                client_tools=self.client_tools.catalog,
-                parent=None if rolled is None else await self._before(rolled),
-                state=patch,
+                message_id=message_id or None, client_tools=self.client_tools.catalog, state=patch
             )
+            if rolled is not None:
+                extras = await self._in_place_of(rolled, extras)
             return await self._controller.send(parts, id=name, extras=extras, when_busy=policy)  # type: ignore[arg-type]
 
         return self._begin(
@@ -329,17 +347,15 @@ class LocalAgent(Checking):
             patch=patch,
         )
 
-    def _is_first(self, attempt: Attempt | None) -> bool:
-        """Whether nothing stands before what a run was given."""
-        messages = self._display.messages
-        return attempt is not None and bool(messages) and messages[0].id == attempt.message_id
-
-    async def _before(self, run_id: str) -> Parent:
-        """Where a run hangs that is rolled back: the new one takes its place."""
-        spec = await self._controller.runs.registered(run_id)
+    async def _in_place_of(self, run_id: str, extras: RunExtras) -> RunExtras:
+        """The new run hangs where the one hangs that is rolled back; in place of a thread's first it is a root."""
+        try:
+            spec = await self._controller.runs.registered(run_id)
+        except RunNotFound:  # it was left before it was one
+            return extras
         if spec.parent is None:
-            raise UnsupportedOption("rollback", self.name, "the first run of a thread has nothing before it")
-        return spec.parent
+            return replace(extras, base=spec.base)
+        return replace(extras, parent=spec.parent)
 
     # retry, regenerate
 

@@ -247,7 +247,7 @@ class AGUIAgent(Asking):
         if busy is not None:
             if when_busy == "steer" and self._control is not None and parts is not None:
                 return self._steer(busy, parts, run_id)
-            if when_busy in ("steer", "rollback"):
+            if when_busy == "steer":
                 raise UnsupportedOption(f"when_busy={when_busy!r}", self.name)
             if when_busy == "raise":
                 raise AgentBusy("submit", f"run {busy.run_id} is running")
@@ -261,9 +261,12 @@ class AGUIAgent(Asking):
             return op
         attempt = Sending(run_id, op, "", self._new_id() if parts is not None else "")
         content = content_of(parts)
+        rolled = busy if busy is not None and when_busy == "rollback" else None
 
         def start() -> None:
             with self._batch():
+                if rolled is not None:
+                    self._display.cut(self._place_behind(rolled))
                 self._captured = Captured(patch) if parts is not None or patch is not None else None
                 self.client_tools.settle_all(WENT_ON)
                 if attempt.message_id:
@@ -271,7 +274,7 @@ class AGUIAgent(Asking):
                         self._display.release(attempt.message_id)
                     else:
                         self._display.add_user(attempt.message_id, content)
-                self._begin(attempt, patch=patch)
+                self._begin(attempt, patch=patch, props=self._order(when_busy) if busy is not None else None)
 
         queued = busy is not None and when_busy == "queue"
         if queued:
@@ -281,11 +284,23 @@ class AGUIAgent(Asking):
             self._queue.append((attempt, start))
         else:
             if busy is not None:
-                self._supersede(busy)
+                self._supersede(busy, told=rolled is not None)
             start()
         if cancel is not None:
             attempt.leave = cancel.on_set(lambda: loop.call_soon_threadsafe(self._cancel, op))
         return op
+
+    def _place_behind(self, attempt: Attempt) -> int:
+        """How many messages stand in front of what an attempt began with."""
+        assert isinstance(attempt, Sending)
+        ids = [message.id for message in self._display.messages]
+        return ids.index(attempt.behind) + 1 if attempt.behind in ids else 0
+
+    def _order(self, when_busy: WhenBusy) -> dict[str, JSON]:
+        """What our server is to do with the run that gives way; another one reads it from the list of messages."""
+        if self._control is None or when_busy not in ("supersede", "rollback"):
+            return {}
+        return {"pilothouse": {"when_busy": when_busy}}
 
     # Beginning an attempt
 
@@ -302,16 +317,6 @@ class AGUIAgent(Asking):
             self._captured = None
             self._begin(attempt, continues=True)
         return attempt.op
-
-    # The life of an attempt
-
-    # How a stream ended
-
-    # Answers
-
-    # Keeping phases
-
-    # stop
 
     # Steering
 
@@ -413,10 +418,6 @@ class AGUIAgent(Asking):
             self._captured = Captured(None)
             self._begin(attempt)
         return attempt.op
-
-    # check_status
-
-    # Hydration and joining: a server of ours
 
 
 def _restored(message: AgentMessage) -> Told:

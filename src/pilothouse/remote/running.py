@@ -50,6 +50,7 @@ class Sending(Attempt):
         exchange: its request; None before it was made.
         told: its end was told: `finished` or `failed`.
         seen: any event of it came.
+        behind: the message behind which it began; None for the first of a conversation.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Sending(Attempt):
         self.outcome: Delivered = "interrupted"
         self.join = ""
         self.url = ""
+        self.behind: str | None = None
         self.op_over = asyncio.Event()  # its operation has settled
         op.on_done(self.op_over.set)
 
@@ -131,6 +133,7 @@ class Running(Surface, ABC):
         self._older: dict[str, Sending] = {}
         self._native = True
         self._auto_checked = ""
+        self._stops: set[asyncio.Task[Any]] = set()  # stops that our server has not confirmed yet
         self._children = Subagents(self._hub)
         self.subagents = self._children.signal
         self.check_status: Callable[[], Later[None]] | None = None
@@ -208,6 +211,7 @@ class Running(Surface, ABC):
             attempt.state_before = self._reducer.state
             self._reducer.set_state({**self._reducer.state, **patch})
         attempt.carried = self.client_tools.staged
+        attempt.behind = self._front(attempt, continues=continues)
         self._admit(attempt, continues=continues)
         if attempt.message_id:
             self._display.mark_sent(attempt.message_id)
@@ -228,6 +232,13 @@ class Running(Surface, ABC):
             del self._older[next(iter(self._older))]
         attempt.task = self._spawn(self._run(attempt), f"run-{attempt.run_id[:8]}")
 
+    def _front(self, attempt: Sending, *, continues: bool) -> str | None:
+        """The message behind which an attempt begins; one that goes on with a run began where that did."""
+        if continues and self._last is not None:
+            return self._last.behind
+        ids = [message.id for message in self._display.messages if message.id != attempt.message_id]
+        return ids[-1] if ids else None
+
     def _begin_display(self, attempt: Attempt, *, continues: bool) -> None:
         self._reducer.begin(attempt.generation, attempt.run_id, continues=continues)
 
@@ -235,6 +246,8 @@ class Running(Surface, ABC):
         """Sends, tells, ends. Cancelled by a stop, a thread switch and the close."""
         if attempt.resuming and not await self._claim(attempt):
             return
+        while stops := [task for task in self._stops if task is not attempt.task and not task.done()]:
+            await asyncio.wait(stops)  # two runs never write to one thread (AG-91)
         exchange = attempt.exchange = Exchange(
             self._wire,
             attempt.url or self.url,

@@ -54,10 +54,15 @@ class Stopping(Answering):
         late: Later[StopResult] = Later(asyncio.get_running_loop())
         with self._batch():
             self.stopping.set(True)
-        self._spawn(
-            self._stopped(attempt, self._settings.stop_grace if grace is None else grace, late), "stop"
-        )
+        limit = self._settings.stop_grace if grace is None else grace
+        self._awaited(self._spawn(self._stopped(attempt, limit, late), "stop"))
         return late
+
+    def _awaited(self, stop: asyncio.Task[None]) -> None:
+        """The next request waits for this stop: only our server says when it is over."""
+        if self._control is not None:
+            self._stops.add(stop)
+            stop.add_done_callback(self._stops.discard)
 
     def _halt(self, attempt: Attempt, outcome: Delivered, reason: str | None) -> None:
         """Nothing more of it is told; its connection is being closed when this returns."""
@@ -97,7 +102,7 @@ class Stopping(Answering):
 
     async def _proved(self, attempt: Attempt, grace: float) -> StopResult:
         assert self._control is not None
-        asking = asyncio.ensure_future(self._control.cancel(attempt.run_id, "stopped"))
+        asking = asyncio.ensure_future(self._stopped_there(attempt.run_id))
         limit = asyncio.ensure_future(self._clock.sleep(grace))
         try:
             await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +110,7 @@ class Stopping(Answering):
                 return "unconfirmed"
             error = asking.exception()
             if error is None:
-                return "stopped"
+                return "stopped" if asking.result() else "unconfirmed"
             if isinstance(error, AgentError) and error.status == 404:
                 return "stopped"  # it never came into being
             logger.warning("the stop of run %s is not confirmed: %s", attempt.run_id, error)
@@ -114,16 +119,30 @@ class Stopping(Answering):
             asking.cancel()
             limit.cancel()
 
-    def _supersede(self, busy: Attempt) -> None:
-        """The live run gives way, its partial is kept."""
+    async def _stopped_there(self, run_id: str) -> bool:
+        """Orders the stop and waits until the run has its end there; False if it was lost on the way."""
+        assert self._control is not None
+        await self._control.cancel(run_id, "stopped")
+        view = await self._control.run(run_id)
+        if view["state"] != "terminal":
+            last = view["last_seq"]
+            assert isinstance(last, int)
+            async for _ in self._control.follow(run_id, after=last, deltas=False):
+                pass
+            view = await self._control.run(run_id)
+        return view["state"] == "terminal"
+
+    def _supersede(self, busy: Attempt, *, told: bool) -> None:
+        """The live run gives way; `told`: what takes its place tells the server so."""
         self._halt(busy, "interrupted", "superseded")
-        if self._control is not None:
-            self._spawn(self._told_to_stop(busy.run_id), "supersede")
+        if self._control is not None and not told:
+            self._awaited(self._spawn(self._told_to_stop(busy.run_id), "supersede"))
         self._settle(busy, "interrupted")
 
     async def _told_to_stop(self, run_id: str) -> None:
         assert self._control is not None
         try:
-            await self._control.cancel(run_id, "superseded")
-        except AgentError as error:
+            async with asyncio.timeout(self._settings.stop_grace):
+                await self._control.cancel(run_id, "superseded")
+        except (AgentError, TimeoutError) as error:
             logger.debug("run %s was not stopped: %s", run_id, error)

@@ -163,9 +163,7 @@ class Beginning:
                     await live.cancel(SUPERSEDED)
                     await live.settled(_SETTLE_S)
             if policy == "rollback":
-                if live.spec.parent is None:
-                    raise Problem(422, "unsupported", "the first run of a thread cannot be rolled back")
-                extras = _with_parent(extras, live)
+                extras = _in_place_of(live, extras)
         try:
             return Begun(key, await send("raise", extras))
         except ThreadConflict:  # another process was faster: once more, on the path as it is now
@@ -181,8 +179,12 @@ def _busy(live: ScopedRun) -> Problem:
     return Problem(409, "thread_busy", f"run {live.ids.run} is live in this thread", run_id=live.ids.run)
 
 
-def _with_parent(extras: RunExtras, live: ScopedRun) -> RunExtras:
-    return replace(extras, parent=live.spec.parent)
+def _in_place_of(live: ScopedRun, extras: RunExtras) -> RunExtras:
+    """The new run hangs where the old one hangs; in place of a thread's first it is a root."""
+    spec = live.spec
+    if spec.parent is None:
+        return replace(extras, parent=None, base=spec.base)
+    return replace(extras, parent=spec.parent, base=None)
 
 
 async def _steered(live: ScopedRun, run_id: str, ask: Ask, extras: RunExtras) -> ScopedRun:
