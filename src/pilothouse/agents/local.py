@@ -54,6 +54,10 @@ class LocalAgent(Checking):
         publish_interval: seconds between two publications of streaming text; 0 publishes each piece.
         cancel_on_close: `aclose()` stops a live run instead of leaving it.
         watch_interval: seconds between two looks for runs that others started on the thread.
+
+    Attributes:
+        history: the thread's tree as checkpoints, newest first: one a run, with its parent and siblings.
+        checkpoints: by message id, the newest checkpoint in which that message is the last answer.
     """
 
     subagents = None

@@ -130,7 +130,8 @@ class Stopping(Answering):
             async for _ in self._control.follow(run_id, after=last, deltas=False):
                 pass
             view = await self._control.run(run_id)
-        return view["state"] == "terminal"
+        ended: bool = view["state"] == "terminal"
+        return ended
 
     def _supersede(self, busy: Attempt, *, told: bool) -> None:
         """The live run gives way; `told`: what takes its place tells the server so."""
