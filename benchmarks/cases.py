@@ -263,17 +263,31 @@ async def serving() -> list[Row]:
     from . import serving as http
 
     sse, base = await http.sse_us(10_000)
-    each, slower = await http.fan_out(1000, 100)
-    late = await http.latency_ms()
+    each = await http.fan_out(1000, 100)
     return [
         Row("a delta to the bytes of one stream, beyond the model's own pause", "µs", sse, base, 1.6),
         Row("a delta to each of 1,000 streams of one run", "µs", each, 0, None),
-        Row("… and the run beside a run that nobody follows", "×", slower, 1, None),
-        Row(
-            "200 runs of 20 deltas a second: late at the socket, median", "ms", late[len(late) // 2], 0, None
-        ),
-        Row("… 99 of 100", "ms", late[len(late) * 99 // 100], 0, 5),
     ]
+
+
+async def late() -> list[Row]:
+    """How late a delta reaches its readers, over sockets."""
+    from . import late as sockets
+
+    rows = []
+    for load, what, budget in (
+        (sockets.APART, "200 runs of 20 deltas a second", 5),
+        (sockets.CROWD, "one run of 20 deltas a second to 1,000 readers", None),
+    ):
+        base, mine = sockets.measure("serve_floor", load), sockets.measure("serve", load)
+        rows += [
+            Row(f"{what}: late at the reader, median", "ms", mine.at(0.5), base.at(0.5), None),
+            Row("… 99 of 100", "ms", mine.at(0.99), base.at(0.99), budget),
+            Row("… processor time of the server, a delta and reader", "µs", mine.cpu_us, base.cpu_us, None),
+            Row("… the first run, from its first delta to its last", "s", mine.run_s, base.run_s, 8.1),
+            Row("… taken away from this machine by its host", "%", mine.stolen, base.stolen, None),
+        ]
+    return rows
 
 
 async def journals() -> list[Row]:
@@ -305,6 +319,7 @@ CASES = {
         counts,
         decoding,
         serving,
+        late,
     )
 }
 

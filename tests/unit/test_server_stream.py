@@ -214,14 +214,26 @@ async def test_a_fault_of_the_projection_ends_its_stream_alone(monkeypatch: pyte
         assert first.types[-1] == "RUN_FINISHED"
 
 
+class CountedReads(MemoryJournal):
+    """A journal that counts how often facts are read."""
+
+    reads = 0
+
+    async def read(self, *args, **kwargs):
+        """Counted."""
+        self.reads += 1
+        return await super().read(*args, **kwargs)
+
+
 async def test_many_readers_see_the_same_and_share_what_is_written() -> None:
-    """SV-52, RC-76: 64 readers, one encoding of each flowing frame."""
+    """SV-52, RC-76: 64 readers, one encoding of each flowing frame; the conversation at the end is read once for all."""
     hold = Hold()
     pieces = [f"{n} " for n in range(50)]
     script: list = [pieces[0], hold]
     for piece in pieces[1:]:
         script.append(piece)
-    app = served(ScriptedProvider(script))
+    journal = CountedReads()
+    app = served(ScriptedProvider(script), journal=journal)
     async with app.lifespan(), Connection(app, *POST, json_body=run_input("t1", "r1", "go")) as first:
         await first.seen("0 ")
         readers = [Connection(app, "GET", "/agui?runId=r1&offset=-1") for _ in range(63)]
@@ -229,8 +241,10 @@ async def test_many_readers_see_the_same_and_share_what_is_written() -> None:
             await reader.__aenter__()
         await asyncio.gather(*[reader.seen("0 ") for reader in readers])
         assert app.registry.followers("r1") == 64
+        before = journal.reads
         hold.release()
         await asyncio.gather(first.ended(), *[reader.ended() for reader in readers])
+        assert journal.reads - before < 16
         assert {reader.text for reader in [first, *readers]} == {"".join(pieces)}
         tails = {reader.body.partition(b"TEXT_MESSAGE_START")[2] for reader in readers}
         assert len(tails) == 1
@@ -250,6 +264,6 @@ async def test_runs_and_reconnects_leave_nothing_behind() -> None:
             await asyncio.gather(ask(app, *POST, body), ask(app, *POST, body))
         await asyncio.sleep(0)
         assert len(app.registry) == 0
-        assert not app.registry._shared
+        assert not app.registry._company
         assert not app._house.wings["default"]._conversations
         assert len(asyncio.all_tasks()) <= tasks + 1  # the run controller's one housekeeping task

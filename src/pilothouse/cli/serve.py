@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import webbrowser
@@ -14,7 +13,7 @@ from ..errors import ConfigError
 from ..journal.sqlite import SQLiteJournal
 from ..server.app import Server
 from ..server.auth import is_loopback
-from ..server.run import serve_forever
+from ..server.run import run_alone, serve_forever
 from .agents import Agents
 
 POLICIES = ("on_open", "on_command", "never")
@@ -38,7 +37,7 @@ def serve(
             f"{host} is open to other machines and this command has no sign-in: put a proxy that has one before "
             "127.0.0.1, or serve from Python with an authenticator (pilothouse.server.Server, auth=)"
         )
-    asyncio.run(_serve(target, model, db, host, port, recover, open_page=open_page))
+    run_alone(lambda: _serve(target, model, db, host, port, recover, open_page=open_page))
 
 
 async def _serve(

@@ -111,6 +111,12 @@ class Follower:
             return None
         return self._subscription.delta_nowait()
 
+    def drain(self, take: Callable[[Delta], bool]) -> Delta | None:
+        """Hands over the deltas that are there, as `delta_nowait` gives them, until `take` refuses one: it is returned."""
+        if self._ready or self._behind or self._over or not self._deltas or self._subscription is None:
+            return None
+        return self._subscription.drain(take)
+
     def waiter(self) -> asyncio.Future[None] | None:
         """What is set when the next item comes; None if there is one, or something to read first: then iterate.
 

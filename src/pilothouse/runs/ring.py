@@ -180,6 +180,25 @@ class Subscription:
         self._cursor += 1
         return item
 
+    def drain(self, take: Callable[[Delta], bool]) -> Delta | None:
+        """Hands the deltas that stand next to `take`, until it refuses one: that is returned, and passed over."""
+        ring = self._ring
+        items = ring._items  # noqa: SLF001
+        at = self._cursor - ring.first
+        if at < 0:
+            return None
+        refused: Delta | None = None
+        end = len(items)
+        while at < end and refused is None:
+            item = items[at]
+            if type(item) is not Delta:
+                break
+            at += 1
+            if not take(item):
+                refused = item
+        self._cursor = ring.first + at
+        return refused
+
     def waiter(self) -> asyncio.Future[None] | None:
         """What to wait for; None if an item is there, or none will come (`Ring.waiter`)."""
         return None if self._closed else self._ring.waiter(self._cursor)

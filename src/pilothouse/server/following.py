@@ -13,7 +13,7 @@ from ..core.agui.position import Position
 from ..core.agui.project import Frame, Projector, Snapshot, StateAt
 from ..core.agui.segments import Segment
 from ..core.agui.verify import Verifier
-from ..core.agui.wire import Flow, frame
+from ..core.agui.wire import Flow, frame, framed
 from ..events import Delta
 from ..records import Record
 from .connect import opened
@@ -123,18 +123,19 @@ class Following:
                 if not state and position is not None and made.until < self._segment.since:
                     continue  # of a thread that has none
                 made = agui.StateSnapshot(state)
+            encoded: bytes | None = None
             if isinstance(made, Snapshot):
                 filled = await self._filled(made)
                 if filled is None:
                     continue
-                made = filled
+                made, encoded = filled
             if self._retold and isinstance(made, agui.RunStarted):
                 made, *behind = opened(self._run, made, self._names)
                 out += [frame(made, position, tag), *[frame(event, None, tag) for event in behind]]
                 continue
             if self._verifier is not None:
                 self._verifier.check(made)
-            out.append(frame(made, position, tag))
+            out.append(framed(agui.encode(made) if encoded is None else encoded, position, tag))
             if self._note is not None:  # nothing can stand before RUN_STARTED
                 out.append(frame(self._note, None, tag))
                 self._note = None
@@ -148,20 +149,30 @@ class Following:
         self._noted[key] = now
         return True
 
-    async def _filled(self, wanted: Snapshot) -> agui.MessagesSnapshot | None:
-        """The conversation as the snapshot is to show it; the newest of it if it is too large for a frame."""
+    async def _filled(self, wanted: Snapshot) -> tuple[agui.MessagesSnapshot, bytes] | None:
+        """The conversation as the snapshot is to show it, and as it is sent: made once for all who read the run now."""
+        company = self._registry.company(self._run.key)
+        if company is None:
+            return await self._conversation(wanted)
+        key = (wanted, self._names.profile)
+        return await company.once(key, lambda: self._conversation(wanted))
+
+    async def _conversation(self, wanted: Snapshot) -> tuple[agui.MessagesSnapshot, bytes] | None:
+        """The same; the newest of it if it is too large for a frame."""
         front = wanted.scope == "front"
         path = await self._run.front() if front else await self._run.path(wanted.until)
         messages = snapshot(path, profile=self._names.profile)
-        size = len(agui.encode(agui.MessagesSnapshot(messages)))
-        if size <= _SNAPSHOT_LIMIT:
-            return agui.MessagesSnapshot(messages)
+        made = agui.MessagesSnapshot(messages)
+        data = agui.encode(made)
+        if (size := len(data)) <= _SNAPSHOT_LIMIT:
+            return made, data
         if not front:  # it only confirms what the reader has
             logger.warning("a snapshot of run %s has %d bytes: left out", self._run.ids.run, size)
             return None
         while messages and size > _SNAPSHOT_LIMIT:
             size -= len(agui.encode(messages.pop(0)))
-        return agui.MessagesSnapshot(messages)
+        made = agui.MessagesSnapshot(messages)
+        return made, agui.encode(made)
 
 
 __all__ = ["Following"]

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from ..contracts import Clock
 from ..core.agui.project import StartOver
@@ -42,6 +42,10 @@ HEADERS: Final = (
 """On every stream, so that no proxy on the way holds it back (SV-40)."""
 
 _BATCH_BYTES: Final = 64 * 1024
+_KEPT: Final = 4
+"""Conversations of one run that are kept for its readers: the present one, and those of readers that lag."""
+
+Made = TypeVar("Made")
 
 MERGE_S: Final = 0.001
 """How long the pieces of a stream that was just written to may gather. A model's words come a hundred times slower."""
@@ -120,6 +124,32 @@ class Reader(Protocol):
         ...
 
 
+class Company:
+    """What the readers of one run need alike: made once, for whoever comes first, while there are at least two.
+
+    Attributes:
+        frames: flowing text as it is sent.
+    """
+
+    def __init__(self) -> None:
+        self.frames: Shared = {}
+        self._made: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, Made]]) -> Made:
+        """What `make` makes. Who leaves meanwhile takes it from nobody, and a failure is not kept."""
+        task = self._made.get(key)
+        if task is None:
+            if len(self._made) >= _KEPT:
+                self._made.pop(next(iter(self._made)))
+            task = self._made[key] = asyncio.get_running_loop().create_task(make())
+        try:
+            made: Made = await asyncio.shield(task)
+        except Exception:
+            self._made.pop(key, None)
+            raise
+        return made
+
+
 class Registry:
     """All open streams of a server: counted, limited, and cut together."""
 
@@ -130,7 +160,7 @@ class Registry:
         self._streams: set[Stream] = set()
         self._tenants: Counter[str] = Counter()
         self._runs: Counter[str] = Counter()
-        self._shared: dict[str, Shared] = {}
+        self._company: dict[str, Company] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self.cuts: Counter[str] = Counter()
         self.start_overs = 0
@@ -153,11 +183,19 @@ class Registry:
         """How many connections follow a run."""
         return self._runs[run]
 
-    def shared(self, run: str) -> Shared | None:
-        """Frames of a run that one connection wrote and others can use; None where there is no other."""
+    def company(self, run: str) -> Company | None:
+        """What one connection made of a run and others can use; None where there is no other."""
         if self._runs[run] < 2:
             return None
-        return self._shared.setdefault(run, {})
+        found = self._company.get(run)
+        if found is None:
+            found = self._company[run] = Company()
+        return found
+
+    def shared(self, run: str) -> Shared | None:
+        """Frames of a run that one connection wrote and others can use; None where there is no other."""
+        company = self.company(run)
+        return None if company is None else company.frames
 
     @asynccontextmanager
     async def open(self, stream: Stream) -> AsyncIterator[None]:
@@ -171,7 +209,7 @@ class Registry:
             self._streams.discard(stream)
             self._less(self._tenants, stream.tenant)
             if not self._less(self._runs, stream.run):
-                self._shared.pop(stream.run, None)
+                self._company.pop(stream.run, None)
             if not self._streams:
                 waiters, self._waiters = self._waiters, []
                 for waiter in waiters:
@@ -349,7 +387,7 @@ class Stream:
         flow: Flow | None = None
         written = 0.0
         async with run.follow() as follower:
-            delta_nowait, waiter_of = follower.delta_nowait, follower.waiter
+            waiter_of, drain = follower.waiter, follower.drain
             while True:
                 if (waiter := waiter_of()) is not None:
                     try:
@@ -357,14 +395,15 @@ class Stream:
                     except asyncio.CancelledError:
                         follower.forget(waiter)
                         raise
-                ready: Record | Delta | None = delta_nowait()
-                if ready is None:
-                    if (ready := await anext(follower, None)) is None:
-                        break
-                elif flow is not None and (early := written + MERGE_S - now()) > 0:
-                    await asyncio.sleep(early)
-                while flow is not None and type(ready) is Delta and flow.take(ready):
-                    ready = delta_nowait()
+                ready: Record | Delta | None = None
+                if flow is not None:
+                    ready = drain(flow.take)
+                    if ready is None and flow.pending and (early := written + MERGE_S - now()) > 0:
+                        await asyncio.sleep(early)
+                        ready = drain(flow.take)
+                nothing = ready is None and (flow is None or not flow.pending)
+                if nothing and (ready := await anext(follower, None)) is None:
+                    break
                 data = b"" if flow is None else flow.write(registry.shared(key))
                 if ready is not None:
                     data += await self._batch(ready, reader, follower)

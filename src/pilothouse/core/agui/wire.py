@@ -23,9 +23,14 @@ _TOLD: Final = {"text": TextTold, "reasoning": ReasoningTold, "arguments": Argum
 
 def frame(event: Event, position: Position | None, tag: str) -> bytes:
     """One event as a server-sent event; `id` stands directly before its data (SV-41)."""
+    return framed(encode(event), position, tag)
+
+
+def framed(data: bytes, position: Position | None, tag: str) -> bytes:
+    """The same for an event that is encoded already."""
     if position is None:
-        return b"data: %b\n\n" % encode(event)
-    return b"id: %b\ndata: %b\n\n" % (position.write(tag).encode(), encode(event))
+        return b"data: %b\n\n" % data
+    return b"id: %b\ndata: %b\n\n" % (position.write(tag).encode(), data)
 
 
 class Flow:
@@ -65,6 +70,11 @@ class Flow:
         self.next_n += 1
         return True
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was taken that is not written."""
+        return self._start != self._end
+
     def write(self, shared: Shared | None = None) -> bytes:
         """All pieces that were taken, as one frame; empty if there are none."""
         start, end = self._start, self._end
@@ -89,4 +99,4 @@ class Flow:
         return b"%b%d%b%b}\n\n" % (self._head, end, self._middle, encode_text(text))
 
 
-__all__ = ["Flow", "Shared", "frame"]
+__all__ = ["Flow", "Shared", "frame", "framed"]
