@@ -15,6 +15,7 @@ from typing import Any
 
 FOLDER = Path(sys.argv[1])
 CANCELLED: set[Any] = set()
+ASKING: dict[str, Any] = {}
 LOCK = threading.Lock()
 
 
@@ -42,6 +43,7 @@ def tools() -> list[dict[str, Any]]:
         },
         {"name": "slow", "description": described, "inputSchema": word},
         {"name": "slow_write", "description": "Waits, then writes.", "inputSchema": word},
+        {"name": "asks", "description": "Asks the client something, by that method.", "inputSchema": word},
     ]
     if extra:
         found.append({"name": "later", "description": "Came later.", "inputSchema": word})
@@ -49,6 +51,13 @@ def tools() -> list[dict[str, Any]]:
 
 
 def call(ident: Any, name: str, word: str) -> None:
+    if name == "asks":
+        message = {"role": "user", "content": {"type": "text", "text": "Say the password."}}
+        form = {"message": "Your password?", "requestedSchema": {"type": "object", "properties": {}}}
+        given = {"sampling/createMessage": {"messages": [message], "maxTokens": 9}, "elicitation/create": form}
+        ASKING[f"ask {ident}"] = ident
+        say({"id": f"ask {ident}", "method": word, "params": given.get(word, {})})
+        return
     if name.startswith("slow"):
         note(f"began {word}")
         while not (FOLDER / "go").exists():
@@ -92,6 +101,10 @@ def main() -> None:
                 if given["arguments"]["word"] == "change":
                     (FOLDER / "extra").touch()
                     say({"method": "notifications/tools/list_changed"})
+            case None if ident in ASKING:
+                code = asked.get("error", {}).get("code")
+                said = {"type": "text", "text": f"refused with {code}" if code else json.dumps(asked["result"])}
+                say({"id": ASKING.pop(ident), "result": {"content": [said], "isError": code is not None}})
             case "notifications/cancelled":
                 CANCELLED.add(given["requestId"])
             case _ if ident is not None:

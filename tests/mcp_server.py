@@ -20,6 +20,11 @@ from mcp.types import (
     TextResourceContents,
     ToolAnnotations,
 )
+from pydantic import BaseModel
+
+
+class Answer(BaseModel):
+    password: str
 
 
 def make(folder: Path, *, extra: bool = False, wide: int = 0) -> MCPServer:
@@ -94,6 +99,18 @@ def make(folder: Path, *, extra: bool = False, wide: int = 0) -> MCPServer:
     @server.tool()
     def nothing() -> None:
         """No output."""
+
+    @server.tool()
+    async def ask_person(context: Context) -> str:
+        """Asks the person behind the client."""
+        return str(await context.elicit("Your password?", Answer))
+
+    @server.tool()
+    async def grow(context: Context) -> str:
+        """Offers one tool more from now on, and says so."""
+        server.tool(name="grown")(lambda: "grown")
+        await context.notify_tools_changed()
+        return "ok"
 
     for at in range(wide):
         server.tool(name=f"wide_{at:04}")(lambda: "x")

@@ -54,19 +54,24 @@ class Member:
         given: it was given as an object, not made for this conversation.
     """
 
-    __slots__ = ("_made", "closes", "controller", "given", "instructions", "key", "namespace", "staged")
+    __slots__ = ("_made", "closes", "controller", "given", "key", "namespace", "staged")
 
     def __init__(self, controller: Any) -> None:
         self.controller = controller
         self.namespace = _namespace_of(controller)
         self.key = self.namespace or type(controller).__name__
-        self.instructions = _instructions_of(controller, self.key)
+        _ = self.instructions  # refused now, not in a send
         self.staged: StagedController[Any] | None = (
             controller if isinstance(controller, StagedController) else None
         )
         self.closes = callable(getattr(controller, "aclose", None)) and not _is_open(controller)
         self.given = True
         self._made: dict[Any, Tool] = {}
+
+    @property
+    def instructions(self) -> str:
+        """What it tells the model: static, but that of a server is known only once somebody is connected to it."""
+        return _instructions_of(self.controller, self.key)
 
     @property
     def exports(self) -> Mapping[str, Exporter]:

@@ -152,7 +152,7 @@ async def enter(sender: Sender, reply: Reply, start: Start, port: RunPort, runti
             records = [record async for record in port.facts()]
             told = any(isinstance(item.fact, Noted) and item.fact.name == NOTE for item in records)
             patch = None if told else await patch_of(setup.runs.journal, start.spec)
-        changes.begin(patch, () if around is None else around.restaged)
+        changes.begin(patch, () if around is None else around.restaged, reply.notes)
     return ReplyPort(port, changes, reopens=bool(getattr(runtime, "reopens", False)))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from ..cancel import Token
 from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete
-from ..events import Cancelled, Completed, Failed, Incomplete, Outcome, Truncated, Unknown
+from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, Truncated, Unknown
 from ..messages import JSON, Message, Usage
 from ..runs.handle import Run
 from .controllers import ResponseMetadata, ending_of
@@ -82,6 +82,7 @@ class Reply:
     changes: Changes | None = None  # what its tools have staged
     patch: Mapping[str, JSON] | None = None  # of the shared state, until the first append takes it
     patch_taken = False
+    notes: tuple[Noted, ...] = ()  # remarks of AI controllers, until the first append takes them
     drafted = False  # its user message is a new one
     resumed = False  # its run was begun by an earlier process
     usage: Usage | None = None  # of the model response read last
@@ -178,6 +179,10 @@ class Reply:
                 return False
             self.patch = {**(self.patch or {}), **patch}
             return True
+
+    def add_note(self, name: str, data: JSON) -> None:
+        """A remark of an AI controller, from its `on_request`: it stands in the first append of the run."""
+        self.notes = (*self.notes, Noted(name, data))
 
     def take_patch(self) -> Mapping[str, JSON] | None:
         """What the first append of the run changes; nothing can be added from here on."""

@@ -105,6 +105,7 @@ class Changes:
         self._lock = threading.Lock()
         self._first: dict[str, Any] | None = None
         self._restaged: list[Staged] = []
+        self._remarks: Sequence[Noted] = ()
         self._calls: dict[str, _Call] = {}
         self._patches: dict[str, dict[str, JSON]] = {}
         self._values: dict[str, Staged] = {}
@@ -173,8 +174,14 @@ class Changes:
 
     # What the facts say
 
-    def begin(self, patch: Mapping[str, JSON] | None, restaged: Sequence[Staged] = ()) -> None:
-        """The run begins: what its first append says of the state."""
+    def begin(
+        self,
+        patch: Mapping[str, JSON] | None,
+        restaged: Sequence[Staged] = (),
+        remarks: Sequence[Noted] = (),
+    ) -> None:
+        """The run begins: what its first append says of the state, and what AI controllers remark."""
+        self._remarks = remarks
         first: dict[str, Any] = dict(patch or {})
         for member in () if self._composition is None else self._composition.staged:
             self._show(member, _state_of(member), first)
@@ -223,6 +230,7 @@ class Changes:
             Noted(STAGED, {"key": item.key, "call_id": item.call_id, **await item.stored(port)})
             for item in self._restaged
         ]
+        notes += self._remarks
         if self._first is not None:
             notes.append(note_of(self._first))
         return notes
@@ -231,6 +239,7 @@ class Changes:
         """The first append is durable."""
         self._first = None
         self._restaged = []
+        self._remarks = ()
 
     async def call_notes(
         self, fact: CallFinished | CallObserved, port: RunPort

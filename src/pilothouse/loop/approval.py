@@ -31,10 +31,14 @@ class Decision(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What a person allowed for the whole thread: that tool, with these arguments among its own."""
+    """What a person allowed for the whole thread: that tool, with these arguments among its own.
+
+    `pin` is the tool's as it was then: what was allowed for one tool says nothing of another one under its name.
+    """
 
     tool: str
     arguments: Mapping[str, JSON]
+    pin: str = ""
 
     def fits(self, check: CallCheck) -> bool:
         """Whether a call is covered."""
@@ -87,7 +91,7 @@ class ApprovalPolicy:
             return Decision("ask", "policy")
         if tool.overrules is not None and tool.overrules():
             return Decision("ask", "changed")
-        if _any(self.allow, check) or any(rule.fits(check) for rule in rules):
+        if _any(self.allow, check) or any(rule.pin == tool.pin and rule.fits(check) for rule in rules):
             return _RUN
         wish = tool.approval(check) if callable(tool.approval) else tool.approval
         if self.mode == "never":
@@ -98,9 +102,9 @@ class ApprovalPolicy:
             return Decision("ask", self.mode)
         return _RUN
 
-    def rule(self, check: CallCheck) -> Rule:
+    def rule(self, check: CallCheck, tool: Tool) -> Rule:
         """What an allow for the thread is remembered as."""
-        return Rule(check.tool, dict(check.args if self.remember is None else self.remember(check)))
+        return Rule(check.tool, dict(check.args if self.remember is None else self.remember(check)), tool.pin)
 
 
 _RUN: Final = Decision("run")

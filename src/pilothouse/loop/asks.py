@@ -193,7 +193,7 @@ class Asks:
                     return
                 ready = edited
             if resolution.scope == "thread":
-                rule = self._work.plan.config.approval.rule(self._checker.view(ready))
+                rule = self._work.plan.config.approval.rule(self._checker.view(ready), ready.tool)
                 self._bench.remember(self._work.thread_id, rule)
             item.ready = ready
             item.approved_by = request_id

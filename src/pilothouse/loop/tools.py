@@ -59,6 +59,7 @@ class Tool:
         expose_errors: exceptions whose text the model may read, besides `ToolError`.
         is_async: whether the function is a coroutine function; others run in a worker thread.
         overrules: whether it has changed so that a person is asked whatever they allowed before; None is never.
+        pin: names what the tool is, where others say that: what was allowed for the thread holds for the same pin only.
         about: what a person who is asked about a call should know besides.
     """
 
@@ -102,6 +103,7 @@ class Tool:
         self.reconcile = reconcile
         self.external = False
         self.overrules: Callable[[], bool] | None = None
+        self.pin = ""
         self.about: Mapping[str, JSON] = {}
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__

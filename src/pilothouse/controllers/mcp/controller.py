@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
 
-from ...conversation.controllers import BaseAIController, RequestEvent, ResponseEvent
+from ...conversation.controllers import RequestEvent, ResponseEvent
+from ...conversation.staging import StagedController
 from ...errors import ConfigError, OutcomeUnknown, ToolError
 from ...events import Effect
 from ...loop.answers import ToolResult
@@ -19,7 +20,7 @@ from ...loop.tools import EFFECTS, Tool, ToolLike
 from ...messages import JSON, ToolSpec
 from ..errors import MCPUnavailable, MissingExtra
 from .link import Link, Lost, Reconnect, Status
-from .offers import MCPToolInfo, ToolsChanged, compared, offers
+from .offers import MCPToolInfo, Pins, ToolsChanged, compared, offers
 from .results import error_of, result_of
 
 if TYPE_CHECKING:
@@ -28,13 +29,19 @@ if TYPE_CHECKING:
 logger: Final = logging.getLogger("pilothouse.mcp")
 
 Approval: TypeAlias = Literal["unless_read", "always", "never"] | Callable[[CallCheck], bool]
+CHANGED: Final = "controllers/tools_changed"
+"""Name of the note that a server's tools are others than before."""
+
+NAMED: Final = 200
+"""Characters of a server's name of a tool in such a note, and how many of a kind are named."""
+
 SERVER_TEXT: Final = 2_000
 """Characters of a server's own instructions that are used."""
 
 
 @final
-class MCPController(BaseAIController):
-    """Offers the tools of one MCP server.
+class MCPController(StagedController[Pins]):
+    """Offers the tools of one MCP server. What it keeps with the conversation are the digests of its tools.
 
     Args:
         server: a URL (streamable HTTP), the parameters of a command, or a function that makes what the SDK's `Client`
@@ -55,6 +62,8 @@ class MCPController(BaseAIController):
         ConfigError: an option that cannot be.
         MissingExtra: the SDK is not installed.
     """
+
+    follow_history = False
 
     def __init__(
         self,
@@ -105,8 +114,8 @@ class MCPController(BaseAIController):
         )
         self._made: dict[str, Tool] = {}
         self._next: tuple[MCPToolInfo, ...] | None = None
-        self._unasked: set[str] = set()  # new or changed: a person is asked whatever was remembered
-        self._listeners: tuple[Callable[[ToolsChanged], object], ...] = ()
+        self._untold: list[ToolsChanged] = []  # changes that no run has on its record yet
+        self._watchers: tuple[Callable[[ToolsChanged], object], ...] = ()
         self._sends = 0
         self._warned = False
         self._server_text = ""
@@ -171,18 +180,23 @@ class MCPController(BaseAIController):
         """Ends calls, connection and the server's process; at most five seconds, once is enough."""
         await self._link.aclose()
 
-    def on_change(self, callback: Callable[[ToolsChanged], object], /) -> Callable[[], None]:
+    def on_change(self, callback: Callable[[ToolsChanged], object], /) -> Callable[[], None]:  # type: ignore[override]
         """Calls back when the server's tools are others than before; returns a function that takes this back."""
-        self._listeners = (*self._listeners, callback)
+        self._watchers = (*self._watchers, callback)
 
         def take_back() -> None:
-            self._listeners = tuple([one for one in self._listeners if one is not callback])
+            self._watchers = tuple([one for one in self._watchers if one is not callback])
 
         return take_back
 
     def accept_changes(self) -> None:
         """New and changed tools are as trusted as the others from now on."""
-        self._unasked.clear()
+        if self.state is not None:
+            self.state = Pins(self.state.digests)
+
+    def _asks_anew(self, name: str) -> bool:
+        """Whether it is new or changed: a person is asked whatever was remembered."""
+        return self.state is not None and name in self.state.unasked
 
     # Around a send
 
@@ -199,11 +213,15 @@ class MCPController(BaseAIController):
             if not self.tools and not self._warned:
                 self._warned = True
                 logger.warning("%s; its tools are not offered", error)
+        for change in self._untold:
+            event.reply.add_note(CHANGED, {"key": self.namespace, **_named(change)})
 
     async def on_response(self, event: ResponseEvent, /) -> None:
         """A lost connection is made again only while somebody may need it."""
         if self.namespace in event.begun:
             self._sends = max(0, self._sends - 1)
+            if event.reply.committed:
+                self._untold.clear()
 
     def get_tools(self) -> Sequence[ToolLike]:
         """The tools of the last list that took effect, also while the server cannot be reached."""
@@ -232,22 +250,49 @@ class MCPController(BaseAIController):
         found, self._next = self._next, None
         if found is None:
             return
-        first = not self._made
-        change = None if first else compared(self.tools, found)
-        if change is not None:
-            self._unasked |= {*change.added, *change.changed}
-            logger.info("the tools of %s have changed: %s", self.namespace, change)
         known = {info.name: info for info in self.tools}
         for info in found:
             if info.name not in self._made or known.get(info.name) != info:
                 self._made[info.name] = self._tool(info)
         self.tools = found
-        if change is not None:
-            for callback in self._listeners:
-                try:
-                    callback(change)
-                except Exception:
-                    logger.exception("on_change of %s failed", self.namespace)
+        self._pin()
+
+    def _pin(self) -> None:
+        """Compares the tools with what is known of them, and keeps what they are."""
+        before, digests = self.state, {info.name: info.digest for info in self.tools}
+        change = None if before is None else compared(before.digests, digests)
+        if before is None or change is None:
+            self.state = before or Pins(digests)
+            return
+        asked_anew = (before.unasked | {*change.added, *change.changed}) & set(digests)
+        self.state = Pins(digests, frozenset(asked_anew))
+        self._untold.append(change)
+        logger.info("the tools of %s have changed: %s", self.namespace, change)
+        for callback in self._watchers:
+            try:
+                callback(change)
+            except Exception:
+                logger.exception("on_change of %s failed", self.namespace)
+
+    # What is kept with the conversation
+
+    def encode(self, value: Pins) -> JSON:
+        """Digests, and the names of what was not allowed yet."""
+        return {"digests": dict(value.digests), "unasked": sorted(value.unasked)}
+
+    def decode(self, data: Any, version: int) -> Pins:
+        """What `encode` wrote."""
+        return Pins(dict(data["digests"]), frozenset(data["unasked"]))
+
+    def public(self, value: Pins) -> JSON:
+        """Nothing that an interface shows."""
+        return None
+
+    async def restore(self, value: Pins | None) -> None:
+        """What was known of the tools when the conversation was left; they are compared where they are there already."""
+        self.state = value
+        if self._made:
+            self._pin()
 
     def _tool(self, info: MCPToolInfo) -> Tool:
         async def call(arguments: Mapping[str, JSON], context: ToolContext[Any]) -> ToolResult:
@@ -263,7 +308,8 @@ class MCPController(BaseAIController):
             timeout=self._call_timeout,
         )
         made.about = {"server": self.namespace, "tool": info.name, "destructive": info.destructive}
-        made.overrules = lambda: self._approval != "never" and info.name in self._unasked
+        made.pin = info.digest
+        made.overrules = lambda: self._approval != "never" and self._asks_anew(info.name)
         return made
 
     def _asks(self, info: MCPToolInfo, check: CallCheck) -> bool:
@@ -271,7 +317,7 @@ class MCPController(BaseAIController):
             return bool(self._approval(check))
         if self._approval == "never":
             return False
-        return self._approval == "always" or info.effect != "read" or info.name in self._unasked
+        return self._approval == "always" or info.effect != "read" or self._asks_anew(info.name)
 
     # A call
 
@@ -280,7 +326,8 @@ class MCPController(BaseAIController):
     ) -> ToolResult:
         from mcp import MCPError
 
-        self._unasked.discard(info.name)  # it was allowed
+        if self.state is not None and info.name in self.state.unasked:  # it was allowed
+            self.state = Pins(self.state.digests, self.state.unasked - {info.name})
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._call_timeout
         again = False
@@ -315,6 +362,14 @@ class MCPController(BaseAIController):
                 await self._link.connect()
         except (MCPUnavailable, TimeoutError):
             raise ToolError(f"{self.namespace} is not reachable") from None
+
+
+def _named(change: ToolsChanged) -> dict[str, JSON]:
+    """A change for a note; a server may have any number of names, and any names."""
+    return {
+        kind: [name[:NAMED] for name in names[:NAMED]]
+        for kind, names in (("added", change.added), ("removed", change.removed), ("changed", change.changed))
+    }
 
 
 __all__ = ["MCPController", "MCPToolInfo", "ToolsChanged"]

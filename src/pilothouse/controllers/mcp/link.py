@@ -248,6 +248,8 @@ class Link:
             if limit.expired():
                 raise TimeoutError(f"no answer within {self._connect_timeout:g} s") from None
             raise
+        finally:
+            self._limit = None
 
     async def _serve(self, client: Any) -> None:
         """Starts what callers hand over, until the connection ends or is given up."""

@@ -48,6 +48,20 @@ class MCPToolInfo:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Pins:
+    """What is known of a server's tools: kept with the conversation, so that a change is seen after a restart too.
+
+    Attributes:
+        digests: of description and schema, by the server's name.
+        unasked: new or changed ones that no person has allowed yet.
+    """
+
+    digests: Mapping[str, str]
+    unasked: frozenset[str] = frozenset()
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class ToolsChanged:
     """The server's list is another one than before: names of what came, went, and has another description or schema."""
 
@@ -74,7 +88,12 @@ def offers(
         )
     found: list[MCPToolInfo] = []
     taken: set[str] = set()
+    seen: set[str] = set()
     for tool in sorted(tools, key=lambda one: one.name):
+        if tool.name in seen:
+            logger.warning("mcp %s: tool %s is listed more than once, the first one counts", namespace, tool.name)
+            continue
+        seen.add(tool.name)
         if (include is not None and tool.name not in include) or tool.name in exclude:
             continue
         if why := _unfit(tool.input_schema):
@@ -142,12 +161,11 @@ def _plain(text: str) -> str:
     return "".join(mark if mark.isprintable() or mark in "\n\t" else " " for mark in text)
 
 
-def compared(before: Sequence[MCPToolInfo], after: Sequence[MCPToolInfo]) -> ToolsChanged | None:
-    """What is different, None if nothing is."""
-    old, new = {tool.name: tool for tool in before}, {tool.name: tool for tool in after}
+def compared(old: Mapping[str, str], new: Mapping[str, str]) -> ToolsChanged | None:
+    """What is different between two lists of digests by name, None if nothing is."""
     change = ToolsChanged(
         tuple(sorted(set(new) - set(old))),
         tuple(sorted(set(old) - set(new))),
-        tuple(sorted(name for name in set(old) & set(new) if old[name].digest != new[name].digest)),
+        tuple(sorted(name for name in set(old) & set(new) if old[name] != new[name])),
     )
     return change if change.added or change.removed or change.changed else None
