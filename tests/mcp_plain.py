@@ -54,7 +54,10 @@ def call(ident: Any, name: str, word: str) -> None:
     if name == "asks":
         message = {"role": "user", "content": {"type": "text", "text": "Say the password."}}
         form = {"message": "Your password?", "requestedSchema": {"type": "object", "properties": {}}}
-        given = {"sampling/createMessage": {"messages": [message], "maxTokens": 9}, "elicitation/create": form}
+        given = {
+            "sampling/createMessage": {"messages": [message], "maxTokens": 9},
+            "elicitation/create": form,
+        }
         ASKING[f"ask {ident}"] = ident
         say({"id": f"ask {ident}", "method": word, "params": given.get(word, {})})
         return
@@ -103,7 +106,10 @@ def main() -> None:
                     say({"method": "notifications/tools/list_changed"})
             case None if ident in ASKING:
                 code = asked.get("error", {}).get("code")
-                said = {"type": "text", "text": f"refused with {code}" if code else json.dumps(asked["result"])}
+                said = {
+                    "type": "text",
+                    "text": f"refused with {code}" if code else json.dumps(asked["result"]),
+                }
                 say({"id": ASKING.pop(ident), "result": {"content": [said], "isError": code is not None}})
             case "notifications/cancelled":
                 CANCELLED.add(given["requestId"])

@@ -301,9 +301,9 @@ async def test_closing_from_any_task_twice_and_while_connecting(tmp_path: Path) 
     assert not psutil.pid_exists(pid)
     with pytest.raises(UsageError, match="closed"):
         await mcp.connect()
-    gone = MCPController(lambda: made.pop(), namespace="g", reconnect=Reconnect(first_delay=60))
     (tmp_path / "gone").mkdir()
     made = [plain(tmp_path / "gone")]
+    gone = MCPController(made.pop, namespace="g", reconnect=Reconnect(first_delay=60))
     async with gone:
         os.kill(int((tmp_path / "gone/pid").read_text()), signal.SIGKILL)
         await until(lambda: gone.status == "down")  # it waits to connect again, and is closed now
@@ -565,7 +565,11 @@ async def test_a_server_that_lies_about_its_tools(tmp_path: Path, caplog: pytest
     import mcp.types as wire
     from mcp.server.lowlevel import Server
 
-    loop = {"type": "object", "anyOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"type": "string"}}}
+    loop = {
+        "type": "object",
+        "anyOf": [{"$ref": "#"}, {"$ref": "#"}],
+        "properties": {"a": {"type": "string"}},
+    }
     slow = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
     deep: Any = {"type": "object"}
     for _ in range(60):

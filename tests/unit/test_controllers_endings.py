@@ -9,7 +9,7 @@ import pytest
 
 from controlkit import Number, Plain, Told, raising
 from convkit import Log, SlowJournal, passes, texts
-from pilothouse import AgentController, AgentState
+from pilothouse import AgentController, AgentState, MemoryJournal
 from pilothouse.errors import (
     AgentBusy,
     CommitFailed,
@@ -155,6 +155,45 @@ def test_what_ends_a_process_settles_the_send_and_goes_on(stop: type[BaseExcepti
     reply = seen["agent"].last_reply
     assert reply.ending == "failed"
     assert seen["agent"].state is AgentState.IDLE
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_in_a_commit_commits_nothing(stop: type[BaseException]) -> None:
+    """TC-20, TC-75: the failed end is on the record, no state has changed, no further hook is called; it propagates."""
+
+    class Ending(Number):
+        async def prepare(self, value: int, reply: object) -> object:
+            raise stop
+
+    seen = {}
+    journal = MemoryJournal()
+
+    async def main() -> None:
+        told = Told()
+        seen["numbers"] = numbers = [Number("a", told), Ending("b", told)]
+        seen["agent"] = agent = AgentController(
+            ScriptedProvider([call("a__add", {"by": 1}), call("b__add", {"by": 2})], "ok"),
+            controllers=numbers,
+            journal=journal,
+        )
+        await (await agent.send("hi")).wait()
+
+    with pytest.raises(stop):
+        asyncio.run(main())
+    agent, numbers = seen["agent"], seen["numbers"]
+    reply = agent.last_reply
+    assert reply.outcome == Failed(
+        "commit", "b", "the state of b could not be committed: no state was changed", retryable=False
+    )
+    assert [number.state for number in numbers] == [None, None]
+    assert [name for name in numbers[0].told.names() if name.startswith("response")] == []
+
+    async def recorded() -> list[object]:
+        return [record.fact for record in (await journal.read(reply.id, after=0)).records]
+
+    facts = asyncio.run(recorded())
+    assert facts[-1].outcome == reply.outcome
+    assert not [fact for fact in facts if getattr(fact, "name", "") == "controllers/committed"]
 
 
 async def test_a_rejected_message_calls_no_hook() -> None:

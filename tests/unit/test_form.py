@@ -10,7 +10,16 @@ from typing import Annotated, Any, Literal, TypedDict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AliasChoices, BaseModel, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pilothouse import AgentController, MemoryJournal
 from pilothouse.controllers import FieldPolicy, FormController, Option
@@ -408,3 +417,90 @@ async def test_a_stored_form_under_a_changed_model() -> None:
         assert again.value == form.value
         assert again.revert("name")
         assert "name" not in again.draft
+
+
+class Stay(BaseModel):
+    arrival: int
+    departure: int
+    address: Address = Address(street="Quay")
+    secret: Annotated[int, PlainSerializer(lambda value: 1 // (value - 7))] = 0
+
+    @field_validator("departure")
+    @classmethod
+    def later(cls, value: int, info: ValidationInfo) -> int:
+        if value <= info.data.get("arrival", 0):
+            raise ValueError("before the arrival")
+        return value
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [],
+        [("departure", 3)],
+        [("departure", 3), ("arrival", 5)],  # the departure is not valid any more, and stays
+        [("arrival", 1), ("departure", 3)],
+        [("address.city", "Brest"), ("address.city", None)],
+    ],
+)
+@pytest.mark.parametrize("value", [None, {"address": {}}, {"arrival": 1}])
+async def test_a_form_that_is_opened_again_is_what_it_was(value: Any, edits: list[tuple[str, Any]]) -> None:
+    """FM-14, TC-113: to the byte: no default is added, nothing is lost that was there, valid or not."""
+    form = FormController(Stay, value=value)
+    for path, given_value in edits:
+        form.edit(path, given_value)
+    assert form.state is not None
+    stored = json.dumps(form.encode(form.state))
+    again = FormController(Stay)
+    await again.restore(again.decode(json.loads(stored), 1))
+    assert again.state is not None
+    assert json.dumps(again.encode(again.state)) == stored
+    assert (again.draft, again.missing, again.errors) == (form.draft, form.missing, form.errors)
+
+
+async def test_a_value_that_cannot_be_shown_is_an_error_of_its_own() -> None:
+    """FM-13: the rest of the state works, for the person, the model and an interface."""
+    form = FormController(Stay)
+    values = {"arrival": 1, "departure": 3, "secret": 7}
+    provider = ScriptedProvider([call("form__fill", {"values": values})], [call("form__state")], "ok")
+    async with AgentController(provider, controllers=[form]) as agent:
+        await (await agent.send("x")).result()
+        assert [(error.path, error.message) for error in form.errors] == [
+            ("secret", "this value cannot be shown")
+        ]
+        assert form.complete
+        assert form.value == Stay(arrival=1, departure=3, secret=7)
+        filled_in, state = results(provider)
+        assert filled_in["accepted"] == ["arrival", "departure", "secret"]
+        assert state["values"]["arrival"] == 1
+        assert "ZeroDivision" not in str(provider.requests[-1].messages)
+        shown: Any = agent.shared_state["form"]
+        assert shown["values"]["departure"] == 3
+        assert {one["path"]: one["error"] for one in shown["fields"]}[
+            "secret"
+        ] == "this value cannot be shown"
+
+
+async def test_a_model_as_the_first_value_is_kept_with_its_secrets() -> None:
+    """FM-2: the draft is JSON that the journal can hold, and gives an equal model again."""
+    first = Booking(
+        name="Ada", numberOfNights=2, arrival=date(2026, 5, 1), address=Address(street="Quay"), token=SecretStr("x7"), note="n"
+    )  # fmt: skip
+    journal = MemoryJournal()
+    for value in (first, None):
+        form = FormController(Booking, value=value)
+        provider = ScriptedProvider([call("form__state")], "ok")
+        async with AgentController(provider, controllers=[form], journal=journal, thread_id="t") as agent:
+            await (await agent.send("x")).result()
+            assert form.value == first
+            assert "x7" not in str(provider.requests) + str(agent.shared_state)
+
+
+async def test_a_nested_model_that_has_a_default() -> None:
+    """FM-4, FM-6: nothing of it is missing; what is written is merged into it by field."""
+    form = FormController(Stay)
+    assert form.missing == ("arrival", "departure")
+    assert form.edit("address.city", "Brest").accepted
+    assert form.draft == {"address": {"street": "Quay", "city": "Brest"}}
+    assert form.edit("address.street", None).accepted
+    assert form.missing == ("arrival", "departure", "address.street")

@@ -342,11 +342,16 @@ class Around:
                 self.reply.changes.over(self, recorded)
             return
         self._fix(settle)
+        changes = self.reply.changes
         try:
-            if self.reply.changes is not None:
-                self.reply.changes.over(self, recorded)
+            if changes is not None:
+                changes.over(self, recorded)
         finally:
-            self._sender.spawn(self._tell_end(outcome, error), self.caller.context)
+            if changes is not None and changes.ends_process is not None:  # no further hook is called (TC-20)
+                self.settle()
+                self._finish()
+            else:
+                self._sender.spawn(self._tell_end(outcome, error), self.caller.context)
 
     def _fix(self, settle: Callable[[], object]) -> None:
         self.ending = True

@@ -92,6 +92,7 @@ class Changes:
     Attributes:
         commits: what became of staged state, by key.
         error: why the commit failed.
+        ends_process: `KeyboardInterrupt` or `SystemExit` out of a `prepare`: raised once the send has its end.
         sealed: the end that commits was handed to the journal: a stop comes too late.
     """
 
@@ -114,6 +115,7 @@ class Changes:
         self.owners: Mapping[str, str] = {}
         self.commits: dict[str, CommitResult] = {}
         self.error: CommitFailed | None = None
+        self.ends_process: BaseException | None = None
         self.sealed = False
         self.closed = False
         for member in () if composition is None else composition.staged:
@@ -295,8 +297,10 @@ class Changes:
                 found.append((member, staged))
         return found
 
-    def failed(self, key: str, cause: Exception) -> RunEnded:
+    def failed(self, key: str, cause: BaseException) -> RunEnded:
         """A state could not be prepared: none is committed."""
+        if not isinstance(cause, Exception):
+            self.ends_process = cause
         self.error = CommitFailed(key)
         self.error.__cause__ = cause
         self.commits[key] = "failed"
@@ -440,6 +444,8 @@ class ReplyPort:
                 changes.began()
             for done in then:
                 done(stored)
+        if changes.ends_process is not None:
+            raise changes.ends_process
         return seq
 
     async def _with_notes(
@@ -494,7 +500,7 @@ class ReplyPort:
                     )
                 except Halted:
                     raise RecordRefused("stopping", "stopped while the state was prepared") from None
-                except Exception as error:  # noqa: BLE001 - whatever it is, nothing is committed
+                except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing is committed
                     return changes.failed(member.key, error), []
                 prepared.append((member, staged, made))
             if self._reopens and any(isinstance(item.body, Steer | FollowUp) for item in said):

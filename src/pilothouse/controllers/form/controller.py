@@ -16,7 +16,7 @@ from ...loop.ready_tools import schema_tool
 from ...loop.tools import Tool, ToolLike, tool
 from ...messages import JSON, ToolSpec
 from .fields import MISSING, Field, FieldPolicy, Shape, get_at, with_at
-from .filling import FieldError, Judged, dump_of, fill, flat, judge
+from .filling import FieldError, Judged, draft_of, faults, fill, flat, judge
 from .options import MOST, Option, as_options, chosen, nearest, search, within
 
 logger: Final = logging.getLogger("pilothouse.form")
@@ -64,11 +64,13 @@ class FormState:
         draft: values, which may be incomplete.
         marks: what the model has changed, by path.
         written: of a staged state: the paths that this send has written, with the value that was there before.
+        invalid: of a stored state: values that were not valid when it was stored; they are no sign of another model.
     """
 
     draft: Mapping[str, Any]
     marks: Mapping[str, Mark]
     written: Mapping[str, Any]
+    invalid: frozenset[str] = frozenset()
 
 
 @final
@@ -146,14 +148,8 @@ class FormController(StagedController[FormState], Generic[M]):
     @property
     def errors(self) -> tuple[FieldError, ...]:
         """What is wrong with values that are there; with an empty path for the form as a whole."""
-        found = [FieldError(path, message) for path, message in self._judged.errors.items()]
+        found = [FieldError(path, message) for path, message in faults(self._shape, self._judged).items()]
         found += [FieldError("", message) for message in self._judged.rules]
-        if self._judged.value is not None:
-            found += [
-                FieldError(one.path, "this value cannot be shown")
-                for one in self._shape.fields.values()
-                if one.visible and not one.secret and dump_of(self._judged.value, one) is MISSING
-            ]
         return (*found, *self._unread)
 
     @property
@@ -388,11 +384,14 @@ class FormController(StagedController[FormState], Generic[M]):
 
     def encode(self, value: FormState) -> JSON:
         """Draft and marks, and of a staged state what it was written over: another process may go on with it."""
-        return {
+        found: dict[str, JSON] = {
             "draft": dict(value.draft),
             "written": {path: None if old is MISSING else [old] for path, old in value.written.items()},
             "marks": {path: [mark.before, mark.had, mark.reply_id] for path, mark in value.marks.items()},
         }
+        if invalid := sorted(judge(self._shape, value.draft).errors):
+            found["invalid"] = [*invalid]
+        return found
 
     def decode(self, data: JSON, version: int) -> FormState:
         """The state of what `encode` wrote; only a draft that is no object cannot be read."""
@@ -406,7 +405,8 @@ class FormController(StagedController[FormState], Generic[M]):
             for path, old in (data.get("written") or {}).items()
             if path in known
         }
-        return FormState(draft, {path: Mark(*mark) for path, mark in marks.items() if path in known}, written)
+        kept = {path: Mark(*mark) for path, mark in marks.items() if path in known}
+        return FormState(draft, kept, written, frozenset(data.get("invalid") or ()))
 
     async def restore(self, value: FormState | None) -> None:
         """Keeps what the model still knows; what is not valid any more becomes missing and is listed in `errors`."""
@@ -415,16 +415,15 @@ class FormController(StagedController[FormState], Generic[M]):
             self.state = FormState(self._first, {}, {})
             self._judged = judge(self._shape, self._first)
             return
-        draft: dict[str, Any] = {}
-        for field in self._shape.fields.values():
-            if (found := get_at(value.draft, field.parts)) is not MISSING:
-                draft = with_at(draft, field.parts, found)
-        if unknown := _unknown(self._shape, value.draft):
+        draft = dict(value.draft)
+        if unknown := _unknown(self._shape, draft):
             logger.warning("a stored form has fields that are gone: %s", ", ".join(unknown))
-        judged = judge(self._shape, draft)
-        if judged.errors:
-            self._unread = tuple([FieldError(path, message) for path, message in judged.errors.items()])
-            for path in judged.errors:
+            for path in unknown:
+                draft = with_at(draft, path.split("."), MISSING)
+        errors = judge(self._shape, draft).errors
+        if fresh := [path for path in errors if path not in value.invalid]:
+            self._unread = tuple([FieldError(path, errors[path]) for path in fresh])
+            for path in fresh:
                 draft = with_at(draft, self._shape.fields[path].parts, MISSING)
         kept = FormState(draft, value.marks, {})
         self.apply(kept, kept)
@@ -438,6 +437,7 @@ class FormController(StagedController[FormState], Generic[M]):
             if field.visible and (found := get_at(draft, field.parts)) is not MISSING
         }
         judged = judge(self._shape, draft)
+        errors = faults(self._shape, judged)
         return {
             "fields": [
                 {
@@ -445,7 +445,7 @@ class FormController(StagedController[FormState], Generic[M]):
                     "title": field.info.title or path.replace("_", " "),
                     "required": field.required,
                     "read_only": field.policy.read_only,
-                    "error": judged.errors.get(path),
+                    "error": errors.get(path),
                 }
                 for path, field in self._shape.fields.items()
                 if field.visible
@@ -515,15 +515,7 @@ def _draft_of(shape: Shape, value: Any) -> dict[str, Any]:
         if refused:
             raise ConfigError(f"value: there is no field {refused[0]!r}")
         return found
-    data: dict[str, Any] = {}
-    for field in shape.fields.values():
-        inner: Any = value
-        for part in field.parts:
-            inner = getattr(inner, part)
-        given = hasattr(value, "model_dump") and not field.secret
-        dumped = dump_of(value, field) if given else inner
-        data = with_at(data, field.parts, inner if dumped is MISSING else dumped)
-    return data
+    return draft_of(shape, value)
 
 
 def _unknown(shape: Shape, draft: Mapping[str, Any], above: str = "") -> list[str]:

@@ -98,7 +98,10 @@ class Shape:
 
     def __init__(self, model: Any, policies: Mapping[str, FieldPolicy]) -> None:
         self.model, self.make = _as_model(model)
-        self.fields = {field.path: field for field in _walk(self.model, (), (), policies, (self.model,))}
+        self.defaults: dict[str, FieldInfo] = {}
+        """Nested models that have a default, by path: what is missing in one is missing only once something is written."""
+        found = _walk(self.model, (), (), policies, (self.model,), self.defaults)
+        self.fields = {field.path: field for field in found}
         self.groups = {
             ".".join(field.parts[:depth])
             for field in self.fields.values()
@@ -120,6 +123,13 @@ class Shape:
     def under(self, group: str) -> list[Field]:
         """The fields of a nested model."""
         return [field for path, field in self.fields.items() if path.startswith(f"{group}.")]
+
+    def default_above(self, parts: Sequence[str], draft: Mapping[str, Any]) -> tuple[str, ...]:
+        """The nested model that a place is in, is not in the draft, and has a default; empty if none is."""
+        for depth in range(1, len(parts)):
+            if ".".join(parts[:depth]) in self.defaults and get_at(draft, parts[:depth]) is MISSING:
+                return tuple(parts[:depth])
+        return ()
 
 
 def _as_model(given: Any) -> tuple[type[BaseModel], Callable[[BaseModel], Any]]:
@@ -156,6 +166,7 @@ def _walk(
     aliases: tuple[frozenset[str], ...],
     policies: Mapping[str, FieldPolicy],
     seen: tuple[type, ...],
+    defaults: dict[str, FieldInfo],
     inherited: FieldPolicy | None = None,
 ) -> Iterator[Field]:
     for name, info in model.model_fields.items():
@@ -174,7 +185,9 @@ def _walk(
             and not info.exclude
         ):
             group = policy if path in policies or inherited else None
-            yield from _walk(inner, parts, others, policies, (*seen, inner), group)
+            if not info.is_required():
+                defaults[path] = info
+            yield from _walk(inner, parts, others, policies, (*seen, inner), defaults, group)
             continue
         secret = bool(info.exclude) or _holds(info.annotation, (SecretStr, SecretBytes))
         yield Field(path, parts, others, info, info.is_required(), secret, policy)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
+from pydantic_core import to_jsonable_python
 
 from ...messages import JSON
 from .fields import MISSING, Field, Shape, get_at, with_at
@@ -41,6 +42,16 @@ class Judged:
     rules: tuple[str, ...]
 
 
+def faults(shape: Shape, judged: Judged) -> dict[str, str]:
+    """What is wrong with values that are there, by path; also one that no reader can be shown."""
+    found = dict(judged.errors)
+    if judged.value is not None:
+        for one in shape.fields.values():
+            if one.visible and dump_of(judged.value, one) is MISSING:
+                found[one.path] = "this value cannot be shown"
+    return found
+
+
 @dataclass(slots=True)
 class Filled:
     """What became of a call of `fill`."""
@@ -53,7 +64,9 @@ class Filled:
 def judge(shape: Shape, draft: Mapping[str, Any]) -> Judged:
     """Validates a draft once, as a whole."""
     absent = tuple(
-        one.path for one in shape.fields.values() if one.required and get_at(draft, one.parts) is MISSING
+        one.path
+        for one in shape.fields.values()
+        if one.required and get_at(draft, one.parts) is MISSING and not shape.default_above(one.parts, draft)
     )
     try:
         value = shape.model.model_validate(_complete(shape, draft), by_name=True, by_alias=False)
@@ -75,7 +88,9 @@ def _complete(shape: Shape, draft: Mapping[str, Any]) -> dict[str, Any]:
     data = dict(draft)
     for group in sorted(shape.groups):
         parts = group.split(".")
-        if get_at(data, parts) is MISSING and any(one.required for one in shape.under(group)):
+        if get_at(data, parts) is not MISSING or shape.default_above((*parts, ""), data):
+            continue
+        if any(one.required for one in shape.under(group)):
             data = with_at(data, parts, {})
     return data
 
@@ -150,8 +165,39 @@ def fill(shape: Shape, draft: Mapping[str, Any], values: Mapping[str, Any]) -> t
 def _merged(shape: Shape, draft: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     data = dict(draft)
     for path, value in values.items():
-        data = with_at(data, shape.fields[path].parts, MISSING if value is None else value)
+        parts = shape.fields[path].parts
+        if value is not None and (
+            group := shape.default_above(parts, data)
+        ):  # merged by field into the default
+            default = shape.defaults[".".join(group)].get_default(
+                call_default_factory=True, validated_data={}
+            )
+            if isinstance(default, BaseModel):
+                for one in shape.under(".".join(group)):
+                    data = with_at(data, one.parts, _given(default, one, one.parts[len(group) :]))
+        data = with_at(data, parts, MISSING if value is None else value)
     return data
+
+
+def draft_of(shape: Shape, value: Any) -> dict[str, Any]:
+    """A whole model as a draft."""
+    data: dict[str, Any] = {}
+    for one in shape.fields.values():
+        data = with_at(data, one.parts, _given(value, one, one.parts))
+    return data
+
+
+def _given(value: Any, one: Field, parts: Sequence[str]) -> Any:
+    """A field's value as a person would give it; `MISSING` if nobody could."""
+    for part in parts[:-1]:
+        value = getattr(value, part)
+    if not one.secret and isinstance(value, BaseModel) and (dumped := _dumped(value, one)) is not MISSING:
+        return dumped
+    try:
+        return to_jsonable_python(_opened(getattr(value, parts[-1])))
+    except Exception:
+        logger.exception("the value of %s is left out: it is no JSON", one.path)
+        return MISSING
 
 
 def normalized(shape: Shape, draft: Mapping[str, Any], value: BaseModel) -> dict[str, Any]:
@@ -163,13 +209,30 @@ def normalized(shape: Shape, draft: Mapping[str, Any], value: BaseModel) -> dict
     return data if judge(shape, data).value == value else dict(draft)
 
 
+def _opened(value: Any) -> Any:
+    """With secrets as they are; pydantic writes stars."""
+    match value:
+        case SecretStr() | SecretBytes():
+            return value.get_secret_value()
+        case list() | tuple() | set() | frozenset():
+            return [_opened(item) for item in value]
+        case dict():
+            return {name: _opened(item) for name, item in value.items()}
+        case _:
+            return value
+
+
 def dump_of(value: BaseModel, one: Field) -> Any:
     """A field's JSON; `MISSING` if its serializer raises."""
     inner: Any = value
     for part in one.parts[:-1]:
         inner = getattr(inner, part)
+    return _dumped(inner, one)
+
+
+def _dumped(holder: BaseModel, one: Field) -> Any:
     try:
-        dumped = inner.model_dump(mode="json", by_alias=False, include={one.parts[-1]}, warnings=False)
+        dumped = holder.model_dump(mode="json", by_alias=False, include={one.parts[-1]}, warnings=False)
     except Exception:
         logger.exception("the value of %s cannot be shown", one.path)
         return MISSING

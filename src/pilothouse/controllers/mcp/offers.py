@@ -91,7 +91,9 @@ def offers(
     seen: set[str] = set()
     for tool in sorted(tools, key=lambda one: one.name):
         if tool.name in seen:
-            logger.warning("mcp %s: tool %s is listed more than once, the first one counts", namespace, tool.name)
+            logger.warning(
+                "mcp %s: tool %s is listed more than once, the first one counts", namespace, tool.name
+            )
             continue
         seen.add(tool.name)
         if (include is not None and tool.name not in include) or tool.name in exclude:
