@@ -9,7 +9,7 @@ class TestMine(AIControllerConformance):
 ```
 
 `scripts` are responses as `ScriptedProvider` plays them; they must call tools of the controller, and end with a text. Of a
-`StagedController` they must stage something. No plug-in is needed: each test runs an event loop of its own.
+`StagedController` with endings that commit they must stage something. No plug-in is needed: each test runs an event loop of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, TypeGuard
 
 from ..contracts import Journal
 from ..conversation.composition import Composition, Member
@@ -198,7 +198,7 @@ class AIControllerConformance:
         self, journal: Journal, *tail: Any
     ) -> tuple[StagedController[Any], AgentController, list[Change[Any]]] | None:
         controller = self.make()
-        if not isinstance(controller, StagedController):
+        if not _staging(controller):
             return None
         await self.begin(controller)
         changes: list[Change[Any]] = []
@@ -239,7 +239,7 @@ class AIControllerConformance:
     async def test_a_send_that_fails_leaves_its_state_alone(self) -> None:
         """TC-74: discarded; so does a prepare of somebody else that fails (TC-75)."""
         controller = self.make()
-        if not isinstance(controller, StagedController):
+        if not _staging(controller):
             return
         await self.begin(controller)
         before = None if controller.state is None else controller.encode(controller.state)
@@ -282,6 +282,11 @@ class AIControllerConformance:
                 continue
             assert isinstance(made.data, bytes), name
             assert "/" in made.media_type, name
+
+
+def _staging(controller: object) -> TypeGuard[StagedController[Any]]:
+    """Whether its tools change a state; one that no ending commits is its own."""
+    return isinstance(controller, StagedController) and bool(controller.commit_on)
 
 
 __all__ = ["AIControllerConformance"]

@@ -63,6 +63,7 @@ class MCPController(StagedController[Pins]):
         MissingExtra: the SDK is not installed.
     """
 
+    commit_on = frozenset()  # no call of the model changes it
     follow_history = False
 
     def __init__(
