@@ -342,6 +342,10 @@ class Noted(Fact, tag="noted"):
     data: JSON = None
 
 
+SUBAGENT: Final = "pilothouse/subagent"
+"""The remark that a call is a run of its own, recorded before that begins: `call_id`, the child's `run_id`, its `name`."""
+
+
 class ViolationRecorded(Fact, tag="violation_recorded"):
     """What the runtime did against the contract, kept as evidence."""
 
@@ -515,6 +519,19 @@ class Extension(Value, tag="extension", tag_field="kind"):
     data: JSON = None
 
 
+class ChildTold(Value, tag="child", tag_field="kind"):
+    """What a sub-agent does while the call that began it runs: a piece of its text, or one of its facts.
+
+    `run_id` is the child's. That it began is a fact of the parent (`pilothouse/subagent`), that it is over is the end of
+    the call: whoever missed pieces of it has those.
+    """
+
+    call_id: str
+    run_id: str
+    said: TextTold | ReasoningTold | None = None
+    fact: MessageAdded | CallStarted | CallFinished | None = None
+
+
 DeltaBody: TypeAlias = (
     ResponseStream
     | TextTold
@@ -527,6 +544,7 @@ DeltaBody: TypeAlias = (
     | OwnershipTold
     | Lagged
     | Extension
+    | ChildTold
 )
 
 
@@ -540,6 +558,7 @@ class Delta(Value):
 
 
 __all__ = [
+    "SUBAGENT",
     "VOCABULARY",
     "AnyFact",
     "ArgumentsTold",
@@ -551,6 +570,7 @@ __all__ = [
     "CallProposed",
     "CallStarted",
     "Cancelled",
+    "ChildTold",
     "CommandAnswered",
     "CommandReceived",
     "Completed",

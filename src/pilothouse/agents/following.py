@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ..agent_contracts import Signal, Subagent
 from ..agent_errors import AgentError
 from ..commands import ExternalResult
 from ..contracts import Clock
@@ -24,10 +25,12 @@ from ..messages import JSON, InputPart
 from ..projection import EMPTY, AgentOutcome, Checkpoint
 from ..records import Record
 from .answers import interrupt_of
+from .children import Children
 from .history import History
 from .localtools import LocalTools
 from .operation import Operation
 from .signals import Cell
+from .subagents import Subagents
 from .surface import Attempt, Surface
 from .telling import Telling, told_history, told_message
 
@@ -75,11 +78,19 @@ class Following(Surface, ABC):
         self._shown_state: Mapping[str, JSON] | None = None
         self._patch: Mapping[str, JSON] = EMPTY  # of the state: shown before it is a fact
         self.client_tools = LocalTools(self._hub, self)
+        self._children = Children(clock.monotonic)
+        self._child_views = Subagents(self._hub)
+        self.subagents: Signal[Mapping[str, Subagent]] = self._child_views.signal
         self.history: Cell[tuple[Checkpoint, ...]] = Cell(self._hub, (), "history")
         self.checkpoints: Cell[Mapping[str, Checkpoint]] = Cell(self._hub, EMPTY, "checkpoints")
         self._tree = History(controller.runs, controller.thread_id)
 
+    def _begin_display(self, attempt: Attempt, *, continues: bool) -> None:
+        self._children.clear()
+        super()._begin_display(attempt, continues=continues)
+
     def _publish_more(self) -> None:
+        self._child_views.publish(self._children.found)
         if self._patch:
             self._shown_state = None
             self.state.set(MappingProxyType({**self._shared, **self._patch}))
@@ -163,7 +174,7 @@ class Following(Surface, ABC):
     async def _follow_run(self, run_id: str, attempt: Attempt, *, anew: bool) -> None:
         """Tells a run from its first fact to its end. `anew`: it does not hang on what is shown."""
         runs = self._controller.runs
-        follow = Followed(run_id, Telling(self._display, run_id))
+        follow = Followed(run_id, Telling(self._display, run_id, self._children))
         follow.attempt = attempt
         follow.telling.current = attempt.live
         follow.stopped = not attempt.live  # stopped while it was being registered
@@ -274,6 +285,9 @@ class Following(Surface, ABC):
         """The run has its end, or nobody knows it."""
         state = follow.telling.state
         attempt = follow.attempt
+        if follow is self._follow:
+            with self._batch():
+                self._children.end()
         if follow.stopped and follow is self._follow and self._attempt is None:
             await self._refresh(follow)
         follow.over.set()

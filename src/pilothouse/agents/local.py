@@ -60,8 +60,6 @@ class LocalAgent(Checking):
         checkpoints: by message id, the newest checkpoint in which that message is the last answer.
     """
 
-    subagents = None
-
     def __init__(
         self,
         controller: AgentController,
@@ -183,6 +181,7 @@ class LocalAgent(Checking):
             self._void_book()
             self.client_tools.drop()
             self._display.clear()
+            self._children.clear()
             self.status.set("idle")
             self.error.set(None)
             self.history.set(())

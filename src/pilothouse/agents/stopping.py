@@ -65,6 +65,7 @@ class Stopping(Steering):
             return self._later("nothing")  # its end is on its way, and stays what it is (AG-93)
         with self._batch():
             self._display.end("aborted")
+            self._children.end()
             if attempt is not None:
                 attempt.live = False
             self._attempt = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,10 +16,12 @@ from ..core.calls import result_id
 from ..core.display import Content, Display, Told, ToldCall
 from ..core.run import Phase, RunState, apply
 from ..events import (
+    SUBAGENT,
     ArgumentsTold,
     CallFinished,
     CallProposed,
     CallStarted,
+    ChildTold,
     Delta,
     Extension,
     MessageAdded,
@@ -33,6 +35,9 @@ from ..events import (
 from ..messages import Context, Message, Part, Reasoning, Structured, Text, ToolCall, Usage
 from ..projection import AgentEvent, AgentUsage, CustomEvent, Delivered, UsageEntry
 from ..records import HistoryMessage, Record
+
+if TYPE_CHECKING:
+    from .children import Children
 
 _HIDDEN: Final = (Reasoning, ToolCall, Context)
 
@@ -113,8 +118,9 @@ class Telling:
         inputs: steering that the run took in, by message id, since it was taken last.
     """
 
-    def __init__(self, display: Display, run_id: str) -> None:
+    def __init__(self, display: Display, run_id: str, children: Children | None = None) -> None:
         self.state = RunState(run_id)
+        self._children = children
         self.current = True
         self.events: list[AgentEvent] = []
         self.inputs: list[str] = []
@@ -168,6 +174,16 @@ class Telling:
         if rule is not None:
             rule(self, item.fact)
 
+    # A child, told by its parent's run: nobody here has all of its facts
+
+    def hear(self, body: TextTold | ReasoningTold) -> None:
+        """Takes a piece."""
+        self._delta(body)
+
+    def see(self, fact: MessageAdded | CallStarted | CallFinished) -> None:
+        """Takes a fact."""
+        _FACTS[type(fact)](self, fact)
+
     # Pieces
 
     def _delta(self, body: Any) -> None:
@@ -180,6 +196,8 @@ class Telling:
                 self._arguments(message_id, index, offset, text, call_id, tool)
             case Extension(name, data):
                 self.events.append(CustomEvent(name, data))
+            case ChildTold() if self._children is not None:  # of the run that is shown
+                self._children.take(body)
             case _:
                 pass
 
@@ -272,6 +290,8 @@ class Telling:
         self._display.call_runs(fact.call_id, arguments=fact.arguments)
 
     def _finished(self, fact: CallFinished) -> None:
+        if self._children is not None and self.current:
+            self._children.finish(fact)
         self._unknown_results = self._unknown_results or fact.outcome == "unknown"
         content = content_of(fact.content)
         text = (
@@ -293,6 +313,15 @@ class Telling:
         )
 
     def _noted(self, fact: Noted) -> None:
+        if (
+            fact.name == SUBAGENT
+            and self._children is not None
+            and self.current
+            and isinstance(fact.data, dict)
+        ):
+            call = self._display.call(str(fact.data.get("call_id")))
+            task = None if call is None else call.args.get("task")
+            self._children.begin(fact, task if isinstance(task, str) else "", self._display.generation)
         if not fact.name.startswith("pilothouse/"):
             self.events.append(CustomEvent(fact.name, fact.data))
 

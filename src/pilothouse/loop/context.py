@@ -13,7 +13,7 @@ import msgspec
 from ..cancel import Token
 from ..contracts import CancelToken
 from ..errors import UsageError
-from ..events import CallProgress
+from ..events import CallProgress, DeltaBody, Fact
 from ..messages import JSON, Part, Text, Usage
 from .answers import Backgrounded
 
@@ -38,6 +38,18 @@ class Budget(Protocol):
         ...
 
 
+class Delegating(Protocol):
+    """The run of a call, as a sub-agent knows it."""
+
+    def tell(self, body: DeltaBody, /) -> None:
+        """Tells a delta."""
+        ...
+
+    async def record(self, *facts: Fact) -> int:
+        """Records facts."""
+        ...
+
+
 @final
 class ToolContext(Generic[D]):
     """One attempt of one call, as its function sees it. Valid until the function ends.
@@ -48,6 +60,7 @@ class ToolContext(Generic[D]):
         deps: what the loop was given for its tools.
         cancelled: set before the task is cancelled; sync tools can only look at it.
         yield_requested: the same class, only asking (LP-26).
+        parent: where a call that is a run of its own says so; None outside of a loop.
         deadline: on the clock's `monotonic`, None without a time limit.
     """
 
@@ -67,6 +80,7 @@ class ToolContext(Generic[D]):
         ask: Callable[[str, type[Any] | None], Awaitable[Any]] | None = None,
         detach: Callable[[Coroutine[Any, Any, Any], str], str] | None = None,
         budget: Budget | None = None,
+        parent: Delegating | None = None,
     ) -> None:
         self.run_id = run_id
         self.thread_id = thread_id
@@ -83,6 +97,7 @@ class ToolContext(Generic[D]):
         self._ask = ask
         self._detach = detach
         self._budget = budget
+        self.parent = parent
 
     @property
     def cancelled(self) -> CancelToken:

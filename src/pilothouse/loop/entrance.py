@@ -149,6 +149,7 @@ class Entrance:
             ask=self._asks.asker(ready) if ready.effect == "human" else None,
             detach=self._bench.detach,
             budget=work.spending,
+            parent=work.port,
         )
         if yielding:
             context.yield_token.set("steering")

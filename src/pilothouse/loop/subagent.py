@@ -8,21 +8,31 @@ parent's limits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from ..core.calls import UNKNOWN_TEXT
-from ..errors import OutcomeUnknown, ToolError, ToolStopped
+from ..errors import OutcomeUnknown, RecordRefused, ToolError, ToolStopped
 from ..events import (
+    SUBAGENT,
+    CallFinished,
+    CallStarted,
     Cancelled,
+    ChildTold,
     Completed,
+    Delta,
     DeltaBody,
     Failed,
     Incomplete,
     MessageAdded,
+    Noted,
     Outcome,
     OutputAdded,
+    PartialSaved,
+    ReasoningTold,
     TextTold,
     Truncated,
     Unknown,
@@ -79,6 +89,10 @@ def agent_tool(
             ctx: Given by the loop.
         """
         spec = _spec(task, ctx, limits, share, options)
+        if ctx.parent is not None:
+            with suppress(RecordRefused):  # it is being stopped: so is what begins now
+                data: dict[str, JSON] = {"call_id": ctx.call_id, "run_id": spec.run_id, "name": name}
+                await ctx.parent.record(Noted(SUBAGENT, data))
         if isinstance(agent, AgentLoop):
             records, outcome = await _in_memory(agent, spec, ctx)
         else:
@@ -109,24 +123,57 @@ def _spec(
 
 
 class _Voice:
-    """What a sub-agent says, as progress of the call."""
+    """What a sub-agent says: its latest words as progress of the call, and all of it to who follows the parent."""
 
-    def __init__(self, ctx: ToolContext[Any]) -> None:
+    def __init__(self, ctx: ToolContext[Any], run_id: str) -> None:
         self._ctx = ctx
+        self._run_id = run_id
         self._message_id = ""
         self._text = ""
+        self._lengths: dict[tuple[type, str, int], int] = {}
+
+    def count(self, body: DeltaBody) -> None:
+        """Takes a piece that does not say where in its part it stands: none is missing."""
+        if isinstance(body, TextTold | ReasoningTold):
+            body = replace(body, offset=self._lengths.get((type(body), body.message_id, body.index), 0))
+        self.hear(body)
 
     def hear(self, body: DeltaBody) -> None:
+        """Takes a piece that says where it stands; what was heard already is told once."""
+        if not isinstance(body, TextTold | ReasoningTold):
+            return
+        key, end = (type(body), body.message_id, body.index), body.offset + len(body.text)
+        known = self._lengths.get(key, 0)
+        if end <= known:
+            return
+        self._lengths[key] = end
         if isinstance(body, TextTold):
             if body.message_id != self._message_id:
                 self._message_id, self._text = body.message_id, ""
-            self._text = (self._text + body.text)[-TAIL:]
+            self._text = (self._text + body.text[max(0, known - body.offset) :])[-TAIL:]
             self._ctx.progress(self._text)
+        self._tell(ChildTold(self._ctx.call_id, self._run_id, said=body))
+
+    def see(self, records: Iterable[Record]) -> None:
+        """Takes facts."""
+        for record in records:
+            fact = record.fact
+            if isinstance(fact, MessageAdded | CallStarted | CallFinished):
+                self._tell(ChildTold(self._ctx.call_id, self._run_id, fact=fact))
+            elif isinstance(fact, PartialSaved) and fact.part != "arguments":  # said before anybody listened
+                kind = TextTold if fact.part == "text" else ReasoningTold
+                self.hear(kind(fact.message_id, fact.index, fact.text, fact.offset))
+
+    def _tell(self, told: ChildTold) -> None:
+        if self._ctx.parent is not None:
+            self._ctx.parent.tell(told)
 
 
 async def _in_memory(loop: AgentLoop, spec: RunSpec, ctx: ToolContext[Any]) -> tuple[list[Record], Outcome]:
     start = Start(spec, (), "", "memory", "", 1, "")
-    port = MemoryPort(start, loop.clock, told=_Voice(ctx).hear)
+    voice = _Voice(ctx, spec.run_id)
+    port = MemoryPort(start, loop.clock, told=voice.count)
+    port.wrote = voice.see
     port.attended = False
     running = asyncio.ensure_future(loop.run(start, port))
     try:
@@ -146,9 +193,12 @@ async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) ->
     run = await runs.start(spec, until="accepted")
     if run.reopened and (await run.inspect()).status == "unknown":
         await run.recover()
-    listening = asyncio.ensure_future(_listen(run, _Voice(ctx)))
+    listening = asyncio.ensure_future(_listen(runs, spec.run_id, _Voice(ctx, spec.run_id)))
     try:
         result = await run.wait()
+        await asyncio.wait(
+            {listening}
+        )  # the stream ends with the run: what it said is told before its result
     except asyncio.CancelledError:
         await asyncio.shield(runs.cancel(spec.run_id, ctx.cancelled.reason or "parent", source="parent"))
         result = await run.wait()
@@ -162,11 +212,13 @@ async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) ->
     return await run.events(), result.outcome
 
 
-async def _listen(run: Any, voice: _Voice) -> None:
-    async with run.stream() as items:
+async def _listen(runs: RunController, run_id: str, voice: _Voice) -> None:
+    async with runs.stream(run_id, recent=True) as items:
         async for item in items:
-            if (body := getattr(item, "body", None)) is not None and not isinstance(item, Record):
-                voice.hear(body)
+            if isinstance(item, Record):
+                voice.see([item])
+            elif isinstance(item, Delta):
+                voice.hear(item.body)
 
 
 def _charge(ctx: ToolContext[Any], usage: Usage | None) -> None:

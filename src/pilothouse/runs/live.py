@@ -14,6 +14,7 @@ from ..core.run import HOST, Phase, RunState
 from ..errors import JournalError, JournalUnavailable, RecordRefused, StartRefused
 from ..events import (
     ArgumentsTold,
+    ChildTold,
     CommandAnswered,
     CommandReceived,
     ContinuityLost,
@@ -226,7 +227,7 @@ class LiveRun:
         elif kind not in _OTHER:
             logger.warning("run %s: a delta was dropped: %s is none", self.run_id, kind.__name__)
             return
-        elif kind is Extension:
+        elif kind is Extension or kind is ChildTold:
             size = 1000
         self._deltas += 1
         delta = Delta(self.run_id, self._deltas, self.writer.state.seq, body)
