@@ -13,6 +13,7 @@ from asgikit import Connection, ask, run_input
 from controlkit import Number, Plain, Told
 from pilothouse import AgentController, MemoryJournal, current_reply
 from pilothouse.loop.tools import tool
+from pilothouse.server import Principal, RunContext
 from pilothouse.server.app import Server
 from pilothouse.testing import Hold, ScriptedProvider
 from pilothouse.testing.scripted import call
@@ -140,6 +141,52 @@ async def test_a_run_goes_on_in_another_process_with_its_controllers() -> None:
         (event,) = told.of("request p")
         assert event[1].resumed
         assert [entry[1].ending for entry in told.of("response p")] == ["completed"]
+
+
+@pytest.mark.parametrize("size", [1, 50_000])
+async def test_a_factory_is_given_the_same_where_another_process_takes_the_run_up(size: int) -> None:
+    """TC-69, TC-115, SV-14: who asked, with roles and attributes, and all that the client said; small or large."""
+    journal = MemoryJournal()
+    contexts: list[RunContext] = []
+    ada = Principal("ada", "acme", frozenset({"admin", "ops"}), {"department": "harbour"})
+
+    def served(*scripts: Any) -> Server:
+        def factory(context: RunContext) -> AgentController:
+            contexts.append(context)
+            return AgentController(
+                ScriptedProvider(*scripts),
+                tools=[deploy],
+                controllers=[Number(context.principal.id or "nobody")],
+            )
+
+        async def auth(_: Any) -> Principal:
+            return ada
+
+        return Server({"default": factory}, journal=journal, auth=auth, drain_timeout=0.0)
+
+    tool = {"name": "toast", "description": "d", "parameters": {"type": "object", "properties": {}}}
+    given = {
+        "forwardedProps": {"theme": "dark", "draft": "x" * size},
+        "context": [{"description": "page", "value": "/a"}],
+        "tools": [tool],
+    }
+    app = served([call("ada__add", {"by": 2})], [call("deploy")])
+    async with app.lifespan():
+        asked = await post(app, "t", "r1", "go", **given)
+        (interrupt,) = asked.events[-1]["outcome"]["interrupts"]
+        before = contexts[-1]
+    contexts.clear()
+    app = served("done")
+    async with app.lifespan():
+        assert [context.principal.id for context in contexts] == [""]  # the template, for nobody
+        resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}]
+        answered = await post(app, "t", "r2", resume=resume)
+        assert answered.events[-1]["type"] == "RUN_FINISHED"
+        assert states(answered)[-1] == {"ada": 2}
+    assert contexts[1] == before
+    assert before.principal == ada
+    assert (before.run_id, before.thread_id, before.client_tools[0].name) == ("r1", "t", "toast")
+    assert before.forwarded_props["draft"] == "x" * size
 
 
 async def test_a_plain_tool_of_a_run_that_goes_on_elsewhere_knows_its_send() -> None:

@@ -62,7 +62,7 @@ def template_of(definition: Definition) -> AgentController:
     if isinstance(definition, AgentController):
         return definition
     from ..server.auth import Principal
-    from ..server.house import RunContext
+    from ..server.context import RunContext
 
     try:
         made = definition(RunContext(Principal("", ""), "", "", "default"))

@@ -100,10 +100,16 @@ class Switchboard:
         """From now on runs of that thread go to that line."""
         self._lines[thread_id] = line
 
-    @property
-    def config_digest(self) -> str:
-        """Of the default runtime: what a recovery compares with (RC-58)."""
-        return str(getattr(self._default(), "config_digest", ""))
+    async def config_of(self, spec: RunSpec) -> str:
+        """Digest of what would take a run up: a recovery compares it with what has begun it (RC-58)."""
+        line = await self._line_of(spec)
+        return str(getattr(self._default() if line is None else line.runtime, "config_digest", ""))
+
+    async def _line_of(self, spec: RunSpec) -> Line | None:
+        """The line of a run's thread; its conversation is made where nobody sends to it at present."""
+        if spec.thread_id not in self._lines and self._join is not None:
+            await self._join(spec)
+        return self._lines.get(spec.thread_id)
 
     def describe(self) -> Descriptor:
         """The contract of the first runtime; a swapped provider does not change it."""
@@ -132,10 +138,7 @@ class Switchboard:
 
     async def admit(self, spec: RunSpec) -> None:
         """A run of an earlier process is taken up again: who is plugged in is told before anything is written (TC-115)."""
-        line = self._lines.get(spec.thread_id)
-        if line is None and self._join is not None:  # nobody sends to that thread at present
-            await self._join(spec)
-            line = self._lines.get(spec.thread_id)
+        line = await self._line_of(spec)
         if line is not None and (sender := line.sender()) is not None:
             from .entering import resumed
 
@@ -143,10 +146,7 @@ class Switchboard:
 
     async def screen(self, spec: RunSpec, command: Command) -> Command:
         """What is said to a run, as the thread's interceptor leaves it (TC-26)."""
-        line = self._lines.get(spec.thread_id)
-        if line is None and self._join is not None:  # of a run at rest, whose process is gone
-            await self._join(spec)
-            line = self._lines.get(spec.thread_id)
+        line = await self._line_of(spec)
         sender = None if line is None else line.sender()
         if sender is None or sender.setup.interceptor is None:
             return command

@@ -22,7 +22,7 @@ from ..errors import (
     Unsupported,
 )
 from ..events import ContinuityLost, ContinuityRestored, RunAbandoned, RunEnded
-from ..records import Accept, Draft, RunHead, RunView, StatusAnswer
+from ..records import Accept, Draft, RunHead, RunSpec, RunView, StatusAnswer
 from .catalog import lost_runs
 from .fleet import Fleet
 from .live import LiveRun
@@ -109,7 +109,7 @@ class Recovery:
             ("replay", isinstance(fleet.runtime, Replayable)),
         ):
             raise Unsupported(_NO_RECOVERY[level == "query"], "recovery")
-        reasons = self._reasons(head, await fleet.refold(head.registration), accept)
+        reasons = await self._reasons(head, await fleet.refold(head.registration), accept)
         if level == "replay":
             await self._replay(head, reasons)
         else:
@@ -177,7 +177,7 @@ class Recovery:
             raise
         live.drive(work or fleet.runtime.run, start, failing="recovery_failed")
 
-    def _reasons(self, head: RunHead, state: RunState, accept: Accept) -> tuple[str, ...]:
+    async def _reasons(self, head: RunHead, state: RunState, accept: Accept) -> tuple[str, ...]:
         """What a person must have accepted for this recovery (RC-58)."""
         reasons: list[str] = []
         if state.violated:
@@ -186,8 +186,8 @@ class Recovery:
                     "violation", "the run was lost by a violation: give Accept(violation='why')"
                 )
             reasons.append(f"violation: {accept.violation}")
-        now = getattr(self._fleet.runtime, "config_digest", "")
         then = head.registration.spec.config_digest
+        now = await self._config_now(head.registration.spec) if then else ""
         if then and now and then != now:
             if not accept.config_change.strip():
                 raise RecoveryMismatch(
@@ -196,6 +196,20 @@ class Recovery:
                 )
             reasons.append(f"config_change: {accept.config_change}")
         return tuple(reasons)
+
+    async def _config_now(self, spec: RunSpec) -> str:
+        """Digest of what would take the run up; a runtime may have another one for each thread."""
+        runtime = self._fleet.runtime
+        config_of = getattr(runtime, "config_of", None)
+        if config_of is None:
+            return str(getattr(runtime, "config_digest", ""))
+        try:
+            return str(await config_of(spec))
+        except Exception as error:
+            raise RecoveryRefused(
+                "refused",
+                f"cannot recover run {spec.run_id} because its conversation cannot be made: {error}",
+            ) from error
 
     async def _claim(self, head: RunHead) -> LiveRun:
         fleet = self._fleet

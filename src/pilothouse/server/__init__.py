@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from .auth import LoopbackOnly as LoopbackOnly
     from .auth import Principal as Principal
     from .auth import TrustedHeader as TrustedHeader
-    from .house import ContextEntry as ContextEntry
-    from .house import RunContext as RunContext
+    from .context import ContextEntry as ContextEntry
+    from .context import RunContext as RunContext
     from .run import serve as serve
     from .run import serve_forever as serve_forever
     from .settings import CORS as CORS
@@ -30,11 +30,11 @@ _HOME = {
     "BearerTokens": "auth",
     "CORS": "settings",
     "CancelAfter": "settings",
-    "ContextEntry": "house",
+    "ContextEntry": "context",
     "HostUser": "auth",
     "LoopbackOnly": "auth",
     "Principal": "auth",
-    "RunContext": "house",
+    "RunContext": "context",
     "Server": "app",
     "ServerLimits": "settings",
     "StreamOptions": "settings",

@@ -46,7 +46,8 @@ from .begin import Beginning, WhenBusy
 from .call import Call, answer
 from .connect import told_again
 from .following import Following
-from .house import Ask, ContextEntry
+from .context import ContextEntry
+from .house import Ask
 from .hydrate import hydrated
 from .names import checked
 from .problems import Problem, invalid, not_found, problem_of

@@ -31,31 +31,13 @@ from ..messages import JSON, InputPart, ToolSpec
 from ..records import RunQuery, RunSpec
 from ..runs.controller import RunController
 from .auth import Principal
+from .context import ContextEntry, RunContext, recalled
 from .metrics import Metrics
 from .telemetry import trace_run, tracer
 
 logger = logging.getLogger("pilothouse.server")
 
 AutoRecover: TypeAlias = Literal["never", "on_command", "on_open"]
-
-
-class ContextEntry(Struct, frozen=True):
-    """Something that a client says of where it is, for the agent to know."""
-
-    description: str = ""
-    value: JSON = ""
-
-
-class RunContext(Struct, frozen=True):
-    """For whom and for what a conversation is made; given to a factory, never global."""
-
-    principal: Principal
-    thread_id: str
-    run_id: str
-    agent: str
-    forwarded_props: Mapping[str, JSON] = field(default_factory=dict)
-    context: tuple[ContextEntry, ...] = ()
-    client_tools: tuple[ToolSpec, ...] = ()
 
 
 AgentDefinition: TypeAlias = AgentController | Callable[[RunContext], AgentController | Runtime]
@@ -135,7 +117,6 @@ class Wing:
         if not self._template.plugged and not getattr(self._template.runtime, "tool_names", ()):
             return
         thread_id, run_id = spec.thread_id, spec.run_id
-        context = RunContext(Principal("", spec.tenant), thread_id, run_id, self.name)
         self._using[thread_id] = self._using.get(thread_id, 0) + 1
 
         async def until_over() -> None:
@@ -145,7 +126,7 @@ class Wing:
                 self._leave(thread_id)
 
         try:
-            await self._join(thread_id, context)
+            await self._join(thread_id, await recalled(self.runs.journal, spec, self.name))
         except BaseException:
             self._leave(thread_id)
             raise
@@ -468,4 +449,4 @@ def _conversation(made: AgentController | Runtime, name: str) -> AgentController
     )
 
 
-__all__ = ["AgentDefinition", "Ask", "AutoRecover", "ContextEntry", "House", "RunContext", "Sending", "Wing"]
+__all__ = ["AgentDefinition", "Ask", "AutoRecover", "House", "Sending", "Wing"]

@@ -38,7 +38,8 @@ from ..records import (
 from ..runs.follow import Follower
 from .auth import Principal
 from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copied, copy_of
-from .house import Ask, House, RunContext, Sending, Wing
+from .context import RunContext, kept
+from .house import Ask, House, Sending, Wing
 from .names import Ids, ids_of, journal_tenant, run_key, thread_key
 from .problems import Problem, invalid, not_found
 from .shelf import DELETED, IDS, Shelf
@@ -573,9 +574,6 @@ class ScopedRuns:
         self.has_agent(agent)
         ids = Ids(run_id, thread.id, agent, digest, self.principal.id)
         ask, extras = await thread.place(ask, extras)
-        extras = dataclass_replace(
-            extras, tenant=self.tenant, extensions={**extras.extensions, **ids.extension()}
-        )
         context = RunContext(
             self.principal,
             thread.id,
@@ -585,6 +583,12 @@ class ScopedRuns:
             ask.context,
             tuple(extras.client_tools),
         )
+        extensions = {
+            **extras.extensions,
+            **ids.extension(),
+            **await kept(self.house.journal, context),
+        }
+        extras = dataclass_replace(extras, tenant=self.tenant, extensions=extensions)
         key = run_key(self.principal.tenant, run_id)
         return await self.house.wings[agent].send(
             thread.key, key, ask, context=context, when_busy=when_busy, extras=extras
