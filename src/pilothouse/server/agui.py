@@ -45,8 +45,8 @@ from .answers import answers_of, check_taken, pending
 from .begin import Beginning, WhenBusy
 from .call import Call, answer
 from .connect import told_again
-from .following import Following
 from .context import ContextEntry
+from .following import Following
 from .house import Ask
 from .hydrate import hydrated
 from .names import checked
