@@ -67,6 +67,7 @@ async def test_runs_tokens_times_streams_and_commands_are_counted() -> None:
         assert found[f"gen_ai_client_operation_time_to_first_chunk_seconds_sum{{{model}}}"] >= 2
         assert found[f'gen_ai_client_operation_duration_seconds_sum{{error_type="",{model}}}'] >= 6
         assert found[f'gen_ai_client_operation_duration_seconds_count{{error_type="auth",{model}}}'] == 1
+        assert found["pilothouse_journal_append_seconds_count"] > 9
         found = await until(app, "pilothouse_stop_seconds_count", 1)
         text = (await ask(app, "GET", "/metrics")).body.decode()
         assert not any(word in text for word in ("secret", "r1", "t1", "half"))
@@ -87,3 +88,27 @@ async def test_only_operators_and_this_machine_may_look() -> None:
         refused = await ask(app, "GET", "/metrics", headers={"authorization": f"Bearer {plain}"})
         assert (refused.status, refused.json()["code"]) == (404, "not_found")
         assert await scraped(app, headers={"authorization": f"Bearer {operator}"})
+
+
+async def test_slow_and_failing_appends_are_seen() -> None:
+    """SV-261: what a journal takes to store is counted, whether it stored or not."""
+    clock = StepClock()
+
+    class Slow(MemoryJournal):
+        async def append(self, *args, **kwargs):
+            await clock.sleep(0.2)
+            return await super().append(*args, **kwargs)
+
+    journal = Slow()
+    journal.immediate = False
+    app = served(ScriptedProvider("ok"), clock=clock, journal=journal)
+    async with (
+        app.lifespan(),
+        Connection(app, "POST", "/agui/default", json_body=run_input("t1", "r1", "go")) as one,
+    ):
+        while not one.closed:
+            await clock.advance(0.2)
+        found = await scraped(app)
+        assert found["pilothouse_journal_append_seconds_sum"] >= 0.4
+        slow = found["pilothouse_journal_append_seconds_count"]
+        assert found['pilothouse_journal_append_seconds_bucket{le="0.1"}'] <= slow - 2

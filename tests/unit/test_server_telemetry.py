@@ -11,10 +11,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from asgikit import ask, run_input, served
+from asgikit import Connection, ask, run_input, served
+from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Usage
-from pilothouse.testing.scripted import ScriptedProvider, call, failure
+from pilothouse.testing.scripted import Hold, ScriptedProvider, call, failure
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,11 @@ async def test_a_run_is_a_segment_with_its_requests_and_calls_in_it(exporter: In
         found = await ended(exporter, "t-spans")
     (root,) = found["invoke_agent default"]
     assert root.attributes["gen_ai.agent.name"] == "default"
-    assert root.parent is None
+    (request,) = found["POST /agui/{agent}"]
+    assert request.kind is trace.SpanKind.SERVER
+    assert request.parent is None
+    assert request.attributes["http.response.status_code"] == 200
+    assert root.parent.span_id == request.context.span_id
     chats = found["chat scripted-1"]
     (entered,) = found["execute_tool broken"]
     for span in (*chats, entered):
@@ -163,3 +168,103 @@ async def test_a_broken_exporter_changes_nothing(exporter: InMemorySpanExporter)
         several._span_processors = tuple(
             [each for each in several._span_processors if each is not broken_one]
         )
+
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+
+
+async def requests(exporter: InMemorySpanExporter, name: str, count: int = 1) -> list[ReadableSpan]:
+    """The ended spans of a name, once there are so many."""
+    async with asyncio.timeout(10):
+        while len(found := [span for span in exporter.get_finished_spans() if span.name == name]) < count:
+            await asyncio.sleep(0)
+    return found
+
+
+async def test_a_run_stands_in_the_trace_of_who_asked_for_it_and_keeps_it(
+    exporter: InMemorySpanExporter,
+) -> None:
+    """SV-260: `traceparent` is honoured and stored; a malformed one is nobody's."""
+    journal = MemoryJournal()
+    app = served(ScriptedProvider("a", "b"), journal=journal)
+    given = f"00-{TRACE}-{PARENT}-01"
+    async with app.lifespan():
+        for number, headers in enumerate(({"traceparent": given}, {"traceparent": "00-zz\r\nx: y"})):
+            body = run_input(f"t-asked{number}", f"r-asked{number}", "hi")
+            await ask(app, "POST", "/agui/default", body, headers=headers)
+        first, second = await requests(exporter, "POST /agui/{agent}", 2)
+        found = await ended(exporter, "t-asked0")
+    assert f"{first.context.trace_id:032x}" == TRACE
+    assert f"{first.parent.span_id:016x}" == PARENT
+    assert second.parent is None
+    (root,) = found["invoke_agent default"]
+    assert root.parent.span_id == first.context.span_id
+    kept = (await journal.head("r-asked0")).registration.spec.extensions["server/trace"]
+    assert kept["traceparent"] == given
+    assert kept["segment"] == f"00-{TRACE}-{root.context.span_id:016x}-{int(root.context.trace_flags):02x}"
+    assert "traceparent" not in (await journal.head("r-asked1")).registration.spec.extensions["server/trace"]
+
+
+async def test_a_request_says_its_route_and_how_it_ended(exporter: InMemorySpanExporter) -> None:
+    """SV-260: the template, never an id; health is no request; what was refused says with what."""
+    app = served(ScriptedProvider("a"))
+    async with app.lifespan():
+        await ask(app, "GET", "/healthz")
+        await ask(app, "GET", "/v1/runs/secret-name")
+        (asked,) = await requests(exporter, "GET /v1/runs/{run}")
+    assert asked.attributes["http.response.status_code"] == 404
+    assert asked.attributes["http.route"] == "/v1/runs/{run}"
+    assert "error.type" not in asked.attributes
+    assert not any("secret-name" in span.to_json() for span in exporter.get_finished_spans())
+    assert len(exporter.get_finished_spans()) == 1
+
+
+async def test_a_request_that_the_host_traces_stands_in_its_span(exporter: InMemorySpanExporter) -> None:
+    """SV-260: the host's span is the request's; ours is in it."""
+    app = served(ScriptedProvider("a"))
+    async with app.lifespan():
+        with trace.get_tracer("host").start_as_current_span("host request") as host:
+            await ask(app, "GET", "/v1/agents", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        (asked,) = await requests(exporter, "GET /v1/agents")
+    assert asked.kind is trace.SpanKind.INTERNAL
+    assert asked.parent.span_id == host.get_span_context().span_id
+
+
+async def test_a_refused_run_leaves_no_segment(exporter: InMemorySpanExporter) -> None:
+    """SV-260: what never was is not told."""
+    hold = Hold()
+    app = served(ScriptedProvider(["half ", hold]), when_busy="raise")
+    async with app.lifespan():
+        async with Connection(
+            app, "POST", "/agui/default", json_body=run_input("t-busy", "r1", "go")
+        ) as live:
+            await live.seen("half ")
+            refused = await ask(app, "POST", "/agui/default", run_input("t-busy", "r2", "go"))
+            assert refused.status == 409
+            await ask(app, "POST", "/v1/runs/r1/cancel")
+            await live.ended()
+        found = await ended(exporter, "t-busy")
+        assert len(found["invoke_agent default"]) == 1
+        assert not app._house.traces._begun
+
+
+async def test_a_run_that_another_process_takes_up_links_to_where_it_was(
+    exporter: InMemorySpanExporter,
+) -> None:
+    """SV-260: a recovered segment links to the one before the restart, in whichever process that was."""
+    journal, hold = MemoryJournal(), Hold()
+    first = served(ScriptedProvider(["half ", hold]), journal=journal)
+    async with (
+        first.lifespan(),
+        Connection(first, "POST", "/agui/default", json_body=run_input("t-over", "r1", "go")) as live,
+    ):
+        await live.seen("half ")
+        assert (await first.drain(0.0)).handed_over == ("r1",)
+    second = served(ScriptedProvider("whole"), journal=journal)
+    async with second.lifespan():
+        found = await ended(exporter, "t-over", 2)
+    before, after = found["invoke_agent default"]
+    assert before.attributes["error.type"] == "unknown"
+    assert [link.context.span_id for link in after.links] == [before.context.span_id]
+    assert after.parent is None

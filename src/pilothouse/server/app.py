@@ -39,6 +39,7 @@ from .scope import ScopedRuns
 from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions
 from .shelf import Shelf
 from .stream import Leaving, Receive, Registry, Scope, Send, Stream, StreamCut
+from .telemetry import RequestSpan
 from .threads import ThreadsFace
 from .views import is_live
 
@@ -247,6 +248,7 @@ class Server:
         began = self.clock.monotonic()
         status = 0
         template = "-"
+        span: RequestSpan | None = None
 
         async def watched(message: Scope) -> None:
             nonlocal status
@@ -260,6 +262,7 @@ class Server:
                 await health(scope, receive, watched)
             elif (match := self.routes.find(scope["method"], path)) is not None:
                 template = match.template
+                span = self._house.traces.request(scope["method"], template, headers)
                 response = await self._answer(scope, receive, path, headers, match)
                 if isinstance(
                     response, Stream
@@ -278,6 +281,8 @@ class Server:
                 raise
             await document(problem_of(error), scope["path"])(scope, receive, watched)
         finally:
+            if span is not None:
+                span.close(status)
             took_ms = (self.clock.monotonic() - began) * 1000
             access.info("%s %s %d %.0f ms", scope["method"], template, status, took_ms)
 
@@ -304,7 +309,7 @@ class Server:
         )
         if not principal.tenant:
             raise ConfigError("the authenticator made a principal without a tenant")
-        runs = ScopedRuns(principal, self._house, self._shelf)
+        runs = ScopedRuns(principal, self._house, self._shelf, headers.get("traceparent", ""))
         call = Call(scope, receive, runs, match.params, headers, self.limits, self.clock)
         return await match.handler(call)
 

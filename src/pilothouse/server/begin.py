@@ -97,16 +97,14 @@ class Beginning:
             return await asyncio.shield(other[1])
 
         async def send(policy: Literal["raise", "queue"], more: RunExtras) -> ScopedRun:
-            sending = await runs.send(
-                agent,
-                thread,
-                run_id,
-                ask,
-                extras=more,
-                digest=digest,
-                when_busy=policy,
-            )
-            await sending.committed()
+            try:
+                sending = await runs.send(
+                    agent, thread, run_id, ask, extras=more, digest=digest, when_busy=policy
+                )
+                await sending.committed()
+            except BaseException:
+                self._house.traces.refused(key)
+                raise
             return await runs.began(run_id)
 
         made: asyncio.Future[Begun] = asyncio.get_running_loop().create_future()

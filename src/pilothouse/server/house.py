@@ -33,12 +33,15 @@ from ..runs.controller import RunController
 from .auth import Principal
 from .context import ContextEntry, RunContext, recalled
 from .metrics import Metrics
-from .telemetry import trace_run, tracer
+from .telemetry import Traces
+from .timed import timed
 
 logger = logging.getLogger("pilothouse.server")
 
 AutoRecover: TypeAlias = Literal["never", "on_command", "on_open"]
 
+
+Join: TypeAlias = Callable[[RunSpec], Awaitable[None]]
 
 AgentDefinition: TypeAlias = AgentController | Callable[[RunContext], AgentController | Runtime]
 
@@ -58,6 +61,19 @@ class Ask(Struct, frozen=True):
     state: Mapping[str, JSON] = field(default_factory=dict)
 
 
+class _Admitting(Switchboard):
+    """Tells of each run of an earlier process that is taken up here, before anything of it is written."""
+
+    def __init__(self, default: Callable[[], Runtime], *, join: Join, admitted: Join) -> None:
+        super().__init__(default, join=join)
+        self._admitted = admitted
+
+    async def admit(self, spec: RunSpec) -> None:
+        """Its thread's conversation is there, and who watches runs watches it."""
+        await super().admit(spec)
+        await self._admitted(spec)
+
+
 class Wing:
     """One agent of the house.
 
@@ -74,8 +90,11 @@ class Wing:
         auto_recover: AutoRecover,
         clock: Clock,
         spawn: Callable[[Awaitable[object], str], asyncio.Task[object]],
+        taken: Callable[[str, str, int], None],
     ) -> None:
         self.name = name
+        self._journal = journal
+        self._taken = taken
         self._definition = definition
         self._spawn = spawn
         self._conversations: dict[str, AgentController] = {}
@@ -87,7 +106,7 @@ class Wing:
             self._template = _conversation(definition(nobody), name)
         template = self._template
         self.runs = RunController(
-            Switchboard(lambda: template.runtime, join=self._take_up),
+            _Admitting(lambda: template.runtime, join=self._take_up, admitted=self._watch_on),
             name,
             journal=journal,
             auto_recover=auto_recover,
@@ -111,6 +130,10 @@ class Wing:
     def may_export(self) -> bool:
         """Whether its conversations may have AI controllers with something to fetch; a factory's may."""
         return not isinstance(self._definition, AgentController) or bool(self._template.exports)
+
+    async def _watch_on(self, spec: RunSpec) -> None:
+        head = await self._journal.head(spec.run_id)
+        self._taken(spec.run_id, self.name, 0 if head is None else head.head.seq)
 
     async def _take_up(self, spec: RunSpec) -> None:
         """A run of an earlier process goes on: its thread's conversation is there while it does (TC-115)."""
@@ -299,14 +322,14 @@ class House:
         self.draining = False
         self.segments = Segmented(journal)
         self.metrics = Metrics(clock, figures)
-        self._tracer = tracer()
-        self._capture_content = capture_content
+        self.traces = Traces(clock, content=capture_content)
         self._auto_recover = auto_recover
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovering: list[asyncio.Task[object]] = []
+        writing = timed(journal, clock, self.metrics.append_seconds.observe)
         self.wings: dict[str, Wing] = {
             name: Wing(
-                name, definition, journal, auto_recover=auto_recover, clock=clock, spawn=self.spawn
+                name, definition, writing, auto_recover=auto_recover, clock=clock, spawn=self.spawn, taken=self.watch
             )
             for name, definition in agents.items()
         }  # fmt: skip
@@ -333,27 +356,27 @@ class House:
             if self._auto_recover == "on_open":
                 self._recovering.append(self.spawn(self._take_up(wing), f"recovery of {wing.name}"))
 
-    def watch(self, key: str, binding: str, *, since: int = 0) -> None:
-        """Counts what a run does, and traces it where that is set up."""
+    def watch(self, key: str, binding: str, since: int = 0) -> None:
+        """Counts what a run does behind fact `since`, and traces it where that is set up."""
         wing = self.wings.get(binding)
         if wing is None:
             return
         self.spawn(self.metrics.watch(wing.runs, key, wing.name, since=since), f"counting of {key}")
-        if self._tracer is not None:
-            content = self._capture_content
-            tracing = trace_run(self._tracer, wing.runs, key, wing.name, since=since, content=content)
-            self.spawn(tracing, f"tracing of {key}")
+        if self.traces.on:
+            self.spawn(self.traces.watch(wing.runs, key, wing.name, since=since), f"tracing of {key}")
 
     async def _take_up(self, wing: Wing) -> None:
-        """Recovers an agent's lost runs, and counts on from where they are."""
+        """Recovers an agent's lost runs. Those that are driven from their facts are watched as they are admitted."""
         await _recovered(wing)
+        if wing.runs.descriptor.descriptor.recovery == "journal":
+            return
         query = RunQuery(binding=wing.name, states=("accepted", "running", "waiting", "stopping"))
         cursor: str | None = None
         while True:
             page = await wing.runs.catalog_runs(query, cursor=cursor, limit=500)
             for entry in page.items:
                 if entry.ownership == "here":
-                    self.watch(entry.run_id, wing.name, since=entry.last_seq)
+                    self.watch(entry.run_id, wing.name, entry.last_seq)
             if (cursor := page.cursor) is None:
                 return
 

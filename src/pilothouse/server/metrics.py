@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
+_APPEND_SECONDS: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 _TOKENS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 _TOLD: Final = frozenset({TextTold, ReasoningTold, ArgumentsTold})
 _MODEL: Final = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
@@ -83,6 +84,9 @@ class Metrics:
             "pilothouse_commands", "Commands, by kind and answer.", ("kind", "state"), registry=registry
         )
         self.stop_seconds = histogram("pilothouse_stop_seconds", "From a stop to the end of its run.")
+        self.append_seconds = histogram(
+            "pilothouse_journal_append_seconds", "Storing facts, until they are durable.", (), _APPEND_SECONDS
+        )
         self.probe_seconds = histogram("pilothouse_journal_probe_seconds", "A look-up in the journal.")
         self._duration = histogram(
             "gen_ai_client_operation_duration_seconds", "Requests to models.", (*_MODEL, "error_type")

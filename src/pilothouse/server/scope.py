@@ -330,7 +330,8 @@ class ScopedThread:
 class ScopedRuns:
     """What a principal can reach."""
 
-    def __init__(self, principal: Principal, house: House, shelf: Shelf) -> None:
+    def __init__(self, principal: Principal, house: House, shelf: Shelf, traceparent: str = "") -> None:
+        self._traceparent = traceparent
         self.principal = principal
         self.house = house
         self.shelf = shelf
@@ -573,6 +574,7 @@ class ScopedRuns:
         """Begins a send of an agent in a thread, under the client's id."""
         self.has_agent(agent)
         ids = Ids(run_id, thread.id, agent, digest, self.principal.id)
+        key = run_key(self.principal.tenant, run_id)
         ask, extras = await thread.place(ask, extras)
         context = RunContext(
             self.principal,
@@ -587,9 +589,9 @@ class ScopedRuns:
             **extras.extensions,
             **ids.extension(),
             **await kept(self.house.journal, context),
+            **self.house.traces.keeping(key, agent, thread.key, self._traceparent),
         }
         extras = dataclass_replace(extras, tenant=self.tenant, extensions=extensions)
-        key = run_key(self.principal.tenant, run_id)
         return await self.house.wings[agent].send(
             thread.key, key, ask, context=context, when_busy=when_busy, extras=extras
         )

@@ -1,16 +1,20 @@
 """Runs as OpenTelemetry spans, by the GenAI conventions (SV-260); nothing happens where the package is not installed.
 
 A span is made from facts, with their times: `invoke_agent` for a segment of a run (to its end, or to where it waits for a
-person), in it `chat` for each request to a model and `execute_tool` for each call. Whatever goes wrong here is logged and
-changes nothing (SV-262).
+person), in it `chat` for each request to a model and `execute_tool` for each call. The first segment stands in the span of
+the request that began it; the run keeps who it is, so that a later one, in another process too, links to it. Whatever goes
+wrong here is logged and changes nothing (SV-262).
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from .._version import __version__
+from ..contracts import Clock
 from ..core.delivery import words
 from ..events import (
     CallFinished,
@@ -23,14 +27,20 @@ from ..events import (
     RunAbandoned,
     RunEnded,
 )
+from ..messages import JSON
 from ..records import Record
 from ..runs.controller import RunController
 from .watching import RunWatcher
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Link, Span, SpanContext, Tracer
 
 logger = logging.getLogger("pilothouse.server")
+
+EXTENSION: Final = "server/trace"
+"""Where a run's specification keeps the trace that it was begun in."""
+
+_TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
@@ -45,25 +55,147 @@ def tracer() -> Tracer | None:
     return trace.get_tracer("pilothouse", __version__)
 
 
-async def trace_run(
-    tracer: Tracer, runs: RunController, key: str, agent: str, *, since: int = 0, content: bool = False
-) -> None:
-    """Traces a run from fact `since` on. `content`: messages stand in the spans, too."""
-    thread = (await runs.registered(key)).thread_id
-    await Tracing(tracer, agent, thread, since, content=content).follow(runs, key)
+class Traces:
+    """The spans of one server. `content`: messages stand in the spans, too."""
+
+    def __init__(self, clock: Clock, *, content: bool) -> None:
+        self._clock = clock
+        self._content = content
+        self._tracer = tracer()
+        self._begun: dict[str, Span] = {}  # first segments of runs that are not watched yet
+
+    @property
+    def on(self) -> bool:
+        """Whether there is anybody to tell."""
+        return self._tracer is not None
+
+    def request(self, method: str, template: str, headers: Mapping[str, str]) -> RequestSpan | None:
+        """Opens the span of a request, in the trace that its `traceparent` names or the host has begun."""
+        if self._tracer is None:
+            return None
+        try:
+            return RequestSpan(self._tracer, method, template, headers)
+        except Exception:
+            logger.exception("a request could not be traced")
+            return None
+
+    def keeping(self, key: str, agent: str, thread: str, traceparent: str) -> dict[str, JSON]:
+        """What the specification of a run keeps: the trace that it was asked for in, and its first segment, opened here."""
+        kept: dict[str, JSON] = {}
+        if _TRACEPARENT.fullmatch(traceparent):
+            kept["traceparent"] = traceparent
+        if self._tracer is not None:
+            try:
+                span = open_segment(self._tracer, agent, thread, self._clock.time_ms() * MS)
+                self._begun[key] = span
+                kept["segment"] = _written(span)
+            except Exception:
+                logger.exception("a run could not be traced")
+        return {EXTENSION: kept} if kept else {}
+
+    def refused(self, key: str) -> None:
+        """There will be no such run: its span is not told."""
+        self._begun.pop(key, None)
+
+    async def watch(self, runs: RunController, key: str, agent: str, *, since: int = 0) -> None:
+        """Traces a run from fact `since` on."""
+        if self._tracer is None:
+            return
+        spec = await runs.registered(key)
+        kept = spec.extensions.get(EXTENSION)
+        segment = str(kept.get("segment", "")) if isinstance(kept, dict) else ""
+        tracing = Tracing(
+            self._tracer,
+            agent,
+            spec.thread_id,
+            since,
+            content=self._content,
+            first=self._begun.pop(key, None),
+            earlier=segment,
+        )
+        await tracing.follow(runs, key)
+
+
+class RequestSpan:
+    """The span of one request; a context manager, in which what is begun belongs to it."""
+
+    def __init__(self, tracer: Tracer, method: str, template: str, headers: Mapping[str, str]) -> None:
+        from opentelemetry import context, propagate, trace
+
+        hosted = trace.get_current_span().get_span_context().is_valid  # the host traces its requests itself
+        around = context.get_current() if hosted else propagate.extract(dict(headers))
+        self._span = tracer.start_span(
+            f"{method} {template}",
+            around,
+            trace.SpanKind.INTERNAL if hosted else trace.SpanKind.SERVER,
+            {"http.request.method": method, "http.route": template},
+        )
+        self._token = context.attach(trace.set_span_in_context(self._span, around))
+
+    def close(self, status: int) -> None:
+        """Ends it: the answer is sent, or broke off (then with no status, or the one that it had)."""
+        try:
+            from opentelemetry import context
+            from opentelemetry.trace import Status, StatusCode
+
+            context.detach(self._token)
+            if status:
+                self._span.set_attribute("http.response.status_code", status)
+            if not status or status >= 500:
+                self._span.set_attribute("error.type", str(status or "cut"))
+                self._span.set_status(Status(StatusCode.ERROR))
+            self._span.end()
+        except Exception:
+            logger.exception("a request could not be traced")
+
+
+def open_segment(tracer: Tracer, agent: str, thread: str, at: int, *, links: Sequence[Link] = ()) -> Span:
+    """`invoke_agent`, in the span around it, if there is one."""
+    attributes = {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": agent,
+        "gen_ai.conversation.id": thread,
+    }
+    return tracer.start_span(f"invoke_agent {agent}", attributes=attributes, links=links, start_time=at)
+
+
+def _written(span: Span) -> str:
+    """Who a span is, as W3C Trace Context writes it."""
+    found = span.get_span_context()
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{int(found.trace_flags):02x}"
+
+
+def _read(written: str) -> SpanContext | None:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    found = _TRACEPARENT.fullmatch(written)
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
+    return SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
 
 
 class Tracing(RunWatcher):
-    """One run, as it is traced."""
+    """One run, as it is traced. `first` is its open first segment, `earlier` who that was in another process."""
 
-    def __init__(self, tracer: Tracer, agent: str, thread: str, since: int, *, content: bool) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        agent: str,
+        thread: str,
+        since: int,
+        *,
+        content: bool,
+        first: Span | None = None,
+        earlier: str = "",
+    ) -> None:
         super().__init__(since)
         self._tracer = tracer
         self._agent = agent
         self._thread = thread
         self._content = content
-        self._segment: Span | None = None
-        self._earlier: Span | None = None
+        self._segment: Span | None = first
+        self._earlier: SpanContext | None = None if first is not None else _read(earlier)
         self._chat: Span | None = None
         self._calls: dict[str, Span] = {}
 
@@ -114,17 +246,15 @@ class Tracing(RunWatcher):
         return self._tracer.start_span(name, parent, kind, attributes, start_time=at)
 
     def _open_segment(self, at: int) -> Span:
-        from opentelemetry import trace
+        from opentelemetry import context, trace
 
-        links = [] if self._earlier is None else [trace.Link(self._earlier.get_span_context())]
-        attributes = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.agent.name": self._agent,
-            "gen_ai.conversation.id": self._thread,
-        }
-        self._segment = self._tracer.start_span(
-            f"invoke_agent {self._agent}", attributes=attributes, links=links, start_time=at
-        )
+        links = [] if self._earlier is None else [trace.Link(self._earlier)]
+        # An observer is called wherever a fact is written: what is around there is not what asked for this.
+        token = context.attach(context.Context())
+        try:
+            self._segment = open_segment(self._tracer, self._agent, self._thread, at, links=links)
+        finally:
+            context.detach(token)
         return self._segment
 
     def _answered(self, ended: ModelAttemptEnded, at: int) -> None:
@@ -145,12 +275,12 @@ class Tracing(RunWatcher):
 
     def _close_segment(self, at: int, error: str) -> None:
         """Ends the segment and all in it that nobody ended."""
-        for span in (*self._calls.values(), self._chat):
+        for span in (*self._calls.values(), self._chat, self._segment):
             _close(span, at, error)
         self._calls.clear()
         self._chat = None
-        self._earlier, self._segment = self._segment or self._earlier, None
-        _close(self._earlier if self._earlier and self._earlier.is_recording() else None, at, error)
+        if self._segment is not None:
+            self._earlier, self._segment = self._segment.get_span_context(), None
 
 
 def _close(span: Span | None, at: int, error: str) -> None:
@@ -164,4 +294,4 @@ def _close(span: Span | None, at: int, error: str) -> None:
     span.end(end_time=at)
 
 
-__all__ = ["Tracing", "trace_run", "tracer"]
+__all__ = ["EXTENSION", "RequestSpan", "Traces", "Tracing", "tracer"]
