@@ -95,11 +95,6 @@ async def test_a_killed_server_loses_nothing_that_a_hundred_people_saw(tmp_path:
         await asyncio.gather(*following)
     with Crowded(tmp_path, env=gate.env) as again:
         async with client(again) as http:
-            for number in range(
-                RUNS
-            ):  # who comes before its run is taken up again is told that it is unknown
-                while (await http.get(f"/v1/runs/r{number}")).json()["status"] == "unknown":
-                    await asyncio.sleep(0.02)
             following = [asyncio.create_task(person.follow(http)) for person in people]
             for _ in range(RUNS):
                 gate.open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from asgikit import Connection, ask, run_input, served
 from pilothouse.conversation.controller import AgentController
 from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.verify import Verifier
-from pilothouse.errors import ConfigError
+from pilothouse.errors import ConfigError, JournalUnavailable
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.tools import tool
 from pilothouse.server.app import Server
@@ -267,3 +268,90 @@ async def test_copilotkit_through_one_address() -> None:
         assert (refused.status, refused.json()["code"]) == (422, "invalid_input")
         missing = {"method": "agent/run", "params": {"agentId": "nobody"}, "body": run_input("t1", "r2", "x")}
         assert (await ask(app, "POST", "/copilotkit", missing)).status == 404
+
+
+class SlowClaims(MemoryJournal):
+    """A journal whose claims wait for a gate, as a busy database would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.immediate = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = asyncio.Event()
+
+    async def claim(self, run_id, request):
+        """Behind the gate."""
+        self.asked.set()
+        await self.gate.wait()
+        return await super().claim(run_id, request)
+
+
+async def lost(journal: MemoryJournal) -> tuple[str, int]:
+    """Leaves a run in mid-answer, as a server that went down; the cursors of its two readers."""
+    first = served(ScriptedProvider(["half ", Hold()]), journal=journal)
+    async with (
+        first.lifespan(),
+        Connection(first, "POST", "/agui/default", json_body=run_input("t1", "r1", "go")) as live,
+    ):
+        await live.seen("half ")
+        cursor = live.frames[-1].id
+        await first.drain(0.0)
+    return cursor, (await journal.head("r1")).head.seq
+
+
+@pytest.mark.parametrize("with_cursor", [True, False])
+async def test_who_comes_back_before_its_run_is_taken_up_again_is_not_told_that_it_is_lost(
+    with_cursor: bool,
+) -> None:
+    """SV-94, SV-224: while the recovery that the server began with is still to come, a stream waits for it."""
+    journal = SlowClaims()
+    cursor, seq = await lost(journal)
+    journal.gate.clear()
+    second = served(ScriptedProvider("whole"), journal=journal)
+    async with second.lifespan():
+        await journal.asked.wait()
+        assert (await ask(second, "GET", "/v1/runs/r1")).json()["status"] == "unknown"
+        last = {"last-event-id": cursor} if with_cursor else {}
+        facts = {"last-event-id": str(seq)} if with_cursor else {}
+        body = run_input("t1", "r1", "go")
+        async with (
+            Connection(second, "POST", "/agui/default", json_body=body, headers=last) as told,
+            Connection(
+                second, "GET", "/v1/runs/r1/events", headers={"accept": "text/event-stream", **facts}
+            ) as raw,
+        ):
+            await told.started()
+            for _ in range(20):  # the time that it would take to be told
+                await asyncio.sleep(0)
+            assert "RUN_ERROR" not in told.types
+            assert not told.closed
+            assert not raw.closed
+            journal.gate.set()
+            await told.ended()
+            await raw.ended()
+        assert told.types[-1] == "RUN_FINISHED"
+        assert "whole" in told.text
+        assert raw.events[-1]["status"] == "completed"
+
+
+async def test_where_the_recovery_fails_the_loss_is_told_then() -> None:
+    """SV-94: nobody waits for what does not come."""
+
+    class Refusing(SlowClaims):
+        async def claim(self, run_id, request):
+            await super().claim(run_id, request)
+            raise JournalUnavailable("the store is away")
+
+    journal = Refusing()
+    await lost(journal)
+    journal.gate.clear()
+    second = served(ScriptedProvider("whole"), journal=journal)
+    async with second.lifespan():
+        await journal.asked.wait()
+        async with Connection(second, "GET", "/agui?runId=r1&offset=-1") as told:
+            await told.started()
+            journal.gate.set()
+            await told.ended()
+        assert told.events[-1]["type"] == "RUN_ERROR"
+        assert told.events[-1]["code"] == "outcome_unknown"

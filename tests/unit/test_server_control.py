@@ -8,9 +8,21 @@ import json
 import pytest
 
 from asgikit import Connection, ask, run_input, served
-from pilothouse.testing.scripted import Cut, Hold, ScriptedProvider
+from pilothouse.journal.memory import MemoryJournal
+from pilothouse.loop.tools import tool
+from pilothouse.testing.scripted import Cut, Hold, ScriptedProvider, call
 
 POST = ("POST", "/agui/default")
+
+
+@tool(approval=True)
+async def book(day: str) -> str:
+    """Books.
+
+    Args:
+        day: which one
+    """
+    return f"booked {day}"
 
 
 async def start(app, **body):
@@ -97,6 +109,65 @@ async def test_facts_as_a_page_and_as_a_stream() -> None:
         assert [event["run_seq"] for event in facts] == list(range(5, facts[-1]["run_seq"] + 1))
         assert stream.events[-1]["type"] == "end"
         assert stream.events[-1]["status"] == "completed"
+
+
+async def test_a_browser_that_has_seen_the_end_is_told_to_stop_coming_back() -> None:
+    """SV-49: 204 for a cursor at the end, of an ended run and of one whose outcome is unknown; not while it may go on."""
+    hold = Hold()
+    journal = MemoryJournal()
+    app = served(ScriptedProvider("a", ["half ", hold]), journal=journal, auto_recover="never")
+
+    async def come_back(app, run: str, seq: int, query: str = "") -> Connection:
+        headers = {"accept": "text/event-stream", "last-event-id": str(seq)}
+        return Connection(app, "GET", f"/v1/runs/{run}/events{query}", headers=headers)
+
+    async with app.lifespan():
+        await start(app, run_id="r1", thread_id="t1", input="hi")
+        last = (await done(app, "r1"))["last_seq"]
+        async with await come_back(app, "r1", last) as again:
+            assert (await again.ended()).status == 204
+            assert again.body == b""
+        async with await come_back(app, "r1", last - 1) as again:
+            assert (await again.ended()).types == ["fact", "end"]
+        await start(app, run_id="r2", thread_id="t2", input="hi")
+        async with Connection(
+            app, "GET", "/v1/runs/r2/events", headers={"accept": "text/event-stream"}
+        ) as live:
+            await live.until(lambda: b"half " in live.body)
+            now = (await ask(app, "GET", "/v1/runs/r2")).json()["last_seq"]
+            async with await come_back(app, "r2", now) as again:
+                assert (await again.started()).status == 200
+    left = served(ScriptedProvider(), journal=journal, auto_recover="never")
+    async with left.lifespan():
+        view = (await ask(left, "GET", "/v1/runs/r2")).json()
+        assert view["status"] == "unknown"
+        async with await come_back(left, "r2", view["last_seq"]) as again:
+            assert (await again.ended()).status == 204
+        async with await come_back(left, "r2", view["last_seq"], "?through_unknown=true") as again:
+            assert (await again.started()).status == 200
+
+
+async def test_a_view_names_the_segments_of_a_run() -> None:
+    """SV-121, SV-70: each AG-UI run by its own id, with the fact from which it is; bounded: nothing that was said."""
+    provider = ScriptedProvider([call("book", {"day": "Monday"})], "Booked, no secrets.")
+    app = served(provider, tools=[book])
+    async with app.lifespan():
+        await ask(app, "POST", "/agui/default", run_input("t1", "r1", "book the secret day"))
+        view = (await ask(app, "GET", "/v1/runs/r1")).json()
+        assert [(item["run_id"], item["first_seq"]) for item in view["segments"]] == [("r1", 1)]
+        assert view["agent"] == "default"
+        assert view["live"] is True
+        (request,) = view["requests"]
+        resume = [{"interruptId": request["id"], "status": "resolved", "payload": {"approved": True}}]
+        body = run_input("t1", "r1-second", resume=resume)
+        assert (await ask(app, "POST", "/agui/default", body)).types[-1] == "RUN_FINISHED"
+        for name in ("r1", "r1-second"):  # SV-71: any segment's id names the run
+            view = (await ask(app, "GET", f"/v1/runs/{name}")).json()
+            first, second = view["segments"]
+            assert (first["run_id"], second["run_id"]) == ("r1", "r1-second")
+            assert first["first_seq"] == 1 < second["first_seq"] <= view["last_seq"]
+            assert view["live"] is False
+            assert "secret" not in json.dumps(view)
 
 
 async def test_deltas_are_streamed_with_offsets() -> None:

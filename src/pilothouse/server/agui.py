@@ -101,6 +101,7 @@ class AGUIFace:
         head = await thread.head()
         view = None if head is None else await head.view()  # before the segments: an answer may come just now
         if (segment := await self._segment(thread, asked.run_id)) is not None:
+            await call.runs.name_segment(asked.run_id, segment[0])
             return self._stream(
                 call, *segment, names=self._names(asked, profile), joined=False, known=_ids(asked)
             )
@@ -268,6 +269,7 @@ class AGUIFace:
             raise Problem(
                 503, "answer_pending", "the run has not taken the answer in yet", headers={"Retry-After": "1"}
             )
+        await call.runs.name_segment(asked.run_id, found[0])
         return self._stream(call, *found, names=self._names(asked, profile), joined=False, known=_ids(asked))
 
     # GET and stop
@@ -293,13 +295,12 @@ class AGUIFace:
         return self._stream(call, run, Segment(run_id, first.since), names=names, joined=True)
 
     async def _join_segment(self, call: Call, run_id: str, profile: Profile) -> ASGIApp:
-        """A later segment can be found in its thread only."""
-        thread_id = call.query.get("threadId")
-        found = None if thread_id is None else await self._segment(await call.runs.thread(thread_id), run_id)
-        if found is None:
+        run = await call.runs.run_of(run_id)
+        names = Names(run.ids.thread, run_id, profile=profile, detail=self._detail)
+        segment = next((one for one in await run.segments() if one.run_id == run_id), None)
+        if segment is None:
             raise not_found()
-        names = Names(found[0].ids.thread, run_id, profile=profile, detail=self._detail)
-        return self._stream(call, *found, names=names, joined=True)
+        return self._stream(call, run, segment, names=names, joined=True)
 
     async def connect(self, call: Call) -> ASGIApp:
         """Tells a thread again, run by run, then follows the last one; an unknown thread is an empty stream (SV-182)."""

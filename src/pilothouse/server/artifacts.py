@@ -33,13 +33,13 @@ class ArtifactsFace:
 
     async def list(self, call: Call) -> Response:
         """What the run refers to, in the order in which it came."""
-        found = await _found(await call.runs.run(call.params["run"]))
+        found = await _found(await call.runs.run_of(call.params["run"]))
         items = [_view(ref, name) for ref, name in found.values()]
         return answer({"items": items, "next": None})
 
     async def get(self, call: Call) -> Response:
         """The bytes, or a range of them."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         known = (await _found(run)).get(call.params["digest"])
         if known is None:
             raise not_found()

@@ -20,7 +20,7 @@ from ..core.view import TEXT_LIMIT
 from ..errors import CursorAhead
 from ..events import CommandReceived, Delta, OwnershipTold, RequestOpened, RunAccepted
 from ..messages import JSON, Message, Text
-from ..records import Accept, Record, RunQuery
+from ..records import Accept, Record, RunQuery, RunView
 from .begin import Beginning, WhenBusy
 from .call import Call, answer, only
 from .house import Ask
@@ -186,7 +186,7 @@ class ControlFace:
 
     async def get(self, call: Call) -> Response:
         """The view; `?wait=` seconds for a run that waits, is unknown or has ended (SV-122)."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         seconds = call.number("wait", 0, most=60)
         if seconds:
             await _wait(run, seconds, call)
@@ -194,11 +194,10 @@ class ControlFace:
 
     async def events(self, call: Call) -> ASGIApp:
         """Facts as a page, or facts and deltas as a stream, by Accept (SV-123)."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         view = await run.view()
         if "text/event-stream" in call.headers.get("accept", ""):
-            said = call.headers.get("last-event-id")
-            if said is not None and said == str(view.last_seq) and view.outcome is not None:
+            if call.headers.get("last-event-id") == str(view.last_seq) and _is_told(run, view, call):
                 return Response(status_code=204)  # a browser's EventSource stops on it (SV-49)
             return self._stream(call, run)
         after = call.number("after", 0)
@@ -247,19 +246,19 @@ class ControlFace:
 
     async def input(self, call: Call) -> Response:
         """The immutable input."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         return answer({"items": input_view(run.spec)})
 
     async def requests(self, call: Call) -> Response:
         """What the run asks now."""
-        view = await (await call.runs.run(call.params["run"])).view()
+        view = await (await call.runs.run_of(call.params["run"])).view()
         return answer({"items": [builtin(request) for request in view.requests]})
 
     # Commands
 
     async def command(self, call: Call) -> Response:
         """A command; its ack (SV-124)."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         body = scrub(await call.json())
         given = body.pop("command_id", None) or call.headers.get("idempotency-key")
         command_id = checked(given or uuid4().hex, "command_id")
@@ -271,12 +270,12 @@ class ControlFace:
 
     async def ack(self, call: Call) -> Response:
         """The ack of a command, again."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         return _acked(await run.ack(call.params["command"]), run, read=True)
 
     async def cancel(self, call: Call) -> Response:
         """Stops; on an ended run nothing changes (SV-130)."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         body = await call.maybe_json()
         only(body, "reason", "command_id")
         view = await run.view()
@@ -292,7 +291,7 @@ class ControlFace:
 
     async def recover(self, call: Call) -> Response:
         """Takes a lost run up again by evidence."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         body = await call.maybe_json()
         only(body, "accept")
         given = body.get("accept") or {}
@@ -304,13 +303,13 @@ class ControlFace:
 
     async def check(self, call: Call) -> Response:
         """Asks the runtime where the run stands."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         status = await run.check()
         return answer({"kind": status.kind, "detail": status.detail, "run": await run.shown()})
 
     async def abandon(self, call: Call) -> Response:
         """Leaves the outcome unknown, on the record, for a reason."""
-        run = await call.runs.run(call.params["run"])
+        run = await call.runs.run_of(call.params["run"])
         body = await call.json()
         only(body, "reason")
         reason = body.get("reason")
@@ -329,6 +328,10 @@ class _Through:
     @property
     def key(self) -> str:
         return self._run.key
+
+    async def ready(self) -> None:
+        if not self._through:
+            await self._run.ready()
 
     def follow(self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False) -> Any:
         return self._run.follow(after, deltas=deltas, through_unknown=self._through, recent=False)
@@ -372,6 +375,13 @@ class _Resync:
 
     def restart(self) -> Reader:
         return self._reader.restart()
+
+
+def _is_told(run: ScopedRun, view: RunView, call: Call) -> bool:
+    """Whether nothing comes to a stream behind the run's last fact."""
+    if view.state == "terminal":
+        return True
+    return view.status == "unknown" and not run.may_recover and not call.flag("through_unknown")
 
 
 async def _wait(run: ScopedRun, seconds: int, call: Call) -> None:

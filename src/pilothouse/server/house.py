@@ -300,6 +300,7 @@ class Segmented:
 
 _RESOLVED: Final = frozenset({"request_resolved"})
 _KEPT: Final = 1000
+_LOOK_S: Final = 5.0
 
 
 class House:
@@ -380,10 +381,21 @@ class House:
             if (cursor := page.cursor) is None:
                 return
 
-    async def recovered(self) -> None:
-        """Waits until what could be taken up again was."""
-        if pending := [task for task in self._recovering if not task.done()]:
-            await asyncio.wait(pending)
+    @property
+    def recovering(self) -> bool:
+        """Whether lost runs are being taken up again."""
+        return any(not task.done() for task in self._recovering)
+
+    async def recovered(self, key: str, seq: int) -> None:
+        """Waits until the facts of a run go on behind `seq`, or what could be taken up again was."""
+        waits = [
+            asyncio.ensure_future(self.journal.changed(key, seq, timeout=_LOOK_S)),
+            *[task for task in self._recovering if not task.done()],
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waits[0].cancel()
 
     def wing_of(self, binding: str) -> Wing | None:
         """The wing whose runs these are."""

@@ -179,12 +179,23 @@ class ScopedRun:
             return
 
     async def past_recovery(self) -> RunView:
-        """Its view, once the recovery that the server began with is over if it can still change it."""
+        """Its view; where the recovery that the server began with is still to come to it, once it has, or is over."""
+        house = self._scope.house
         view = await self.view()
-        if view.status == "unknown" and view.outcome is None:
-            await self._scope.house.recovered()
+        while house.recovering and view.status == "unknown" and view.outcome is None:
+            await house.recovered(self.key, view.last_seq)
             view = await self.view()
         return view
+
+    @property
+    def may_recover(self) -> bool:
+        """Whether it may be taken up again by itself, being lost."""
+        return self._scope.house.recovering
+
+    async def ready(self) -> None:
+        """Waits while it is about to be taken up again: nobody is told that it is lost meanwhile."""
+        if self.may_recover:
+            await self.past_recovery()
 
     async def recover(self, accept: Accept | None = None) -> dict[str, JSON]:
         """Takes it up again by evidence; its view after it."""
@@ -367,6 +378,20 @@ class ScopedRuns:
             if run.ids.run == run_id:
                 return run
         raise not_found()
+
+    async def run_of(self, name: str) -> ScopedRun:
+        """The same by the id of any of its segments (SV-71)."""
+        if (run := await self.find_run(name)) is not None:
+            return run
+        segment = run_key(self.principal.tenant, name)
+        key = await self.shelf.run_of_segment(self.tenant, segment)
+        if key is None:
+            raise not_found()
+        return await self.run_of_key(key)
+
+    async def name_segment(self, name: str, run: ScopedRun) -> None:
+        """From now on `run_of` finds the run by that name, too."""
+        await self.shelf.name_segment(self.tenant, run_key(self.principal.tenant, name), run.key)
 
     async def find_run(self, run_id: str) -> ScopedRun | None:
         """The same; None if there is none."""

@@ -20,6 +20,9 @@ from .names import Ids, ids_of
 TITLE_LENGTH = 80
 DELETED = "server/deleted"
 IDS = "server/thread"
+_SEGMENTS = "\x1fsegments of "
+"""Before a tenant: the records of its segments, which are in no list of threads."""
+_OF = "server/run"
 _STEP = 200
 _WALK = 20_000  # runs at most at the first look into a journal
 
@@ -77,6 +80,16 @@ class Shelf:
             )
 
         await self.change(spec.tenant, spec.thread_id, touch, made=record)
+
+    async def name_segment(self, tenant: str, segment: str, run: str) -> None:
+        """Keeps of which run a later AG-UI run is a segment: its facts say so, but cannot be asked without the run."""
+        made = ThreadRecord(_SEGMENTS + tenant, segment, metadata={_OF: run})
+        await self.change(made.tenant, segment, lambda before: before, made=made)
+
+    async def run_of_segment(self, tenant: str, segment: str) -> str | None:
+        """The run's id in the journal, or None."""
+        record = await self.get(_SEGMENTS + tenant, segment)
+        return None if record is None else str(record.metadata.get(_OF, ""))
 
     async def _catch_up(self, tenant: str) -> None:
         """Makes records for threads that have none, newest runs first, back to where the last look began."""

@@ -247,6 +247,10 @@ class Followed(Protocol):
     @property
     def key(self) -> str: ...
 
+    async def ready(self) -> None:
+        """Waits while it is about to be taken up again."""
+        ...
+
     def follow(self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False) -> Follower:
         """Its facts, then live."""
         ...
@@ -351,6 +355,7 @@ class Stream:
         while True:
             self._reader = reader
             try:
+                await run.ready()
                 await self._send_before(send)
                 return await self._follow(run, reader, send)
             except (StartOver, CursorAhead):
