@@ -9,333 +9,30 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace as dataclass_replace
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
-from ..commands import Ack, Cancel, Command
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
-from ..conversation.states import shared_at
-from ..core.agui.segments import Segment
-from ..core.transcript import Transcript, cut_after
-from ..errors import NotControllable
-from ..messages import JSON, Message
+from ..messages import JSON
 from ..records import (
-    Accept,
     HistoryMessage,
-    Parent,
-    Record,
     RunEntry,
     RunQuery,
-    RunSpec,
-    RunStateName,
-    RunView,
-    StatusAnswer,
     ThreadRecord,
 )
-from ..runs.follow import Follower
 from .auth import Principal
-from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copied, copy_of
+from .branches import Copy, chosen_of
 from .context import RunContext, kept
-from .house import Ask, House, Sending, Wing
-from .names import Ids, ids_of, journal_tenant, run_key, thread_key
+from .house import Ask, House, Sending
+from .names import Ids, journal_tenant, run_key, thread_key
 from .problems import Problem, invalid, not_found
+from .scoped_run import ScopedRun
+from .scoped_thread import LIVE, ScopedThread
 from .shelf import DELETED, IDS, Shelf
-from .views import Delivered, is_live, messages_view, run_entry, run_view, thread_view
-
-_LIVE: Final[tuple[RunStateName, ...]] = ("accepted", "running", "waiting", "stopping")
-
-
-class ScopedRun:
-    """One run of the principal's tenant.
-
-    Attributes:
-        key: its id in the journal.
-        ids: its names as the client knows them.
-        spec: its immutable specification.
-    """
-
-    def __init__(self, scope: ScopedRuns, key: str, spec: RunSpec, binding: str) -> None:
-        self._scope = scope
-        self.key = key
-        self.spec = spec
-        self.ids = ids_of(spec)
-        self.binding = binding
-
-    @property
-    def agent(self) -> str:
-        """The agent that it was begun with."""
-        return self.ids.agent or self.binding
-
-    @property
-    def _wing(self) -> Wing:
-        """Where it can be read."""
-        house = self._scope.house
-        return house.wing_of(self.binding) or house.any_wing()
-
-    @property
-    def _control(self) -> Wing:
-        """Where it can be controlled."""
-        wing = self._scope.house.wing_of(self.binding)
-        if wing is None:
-            raise NotControllable(self.ids.run, "binding")
-        return wing
-
-    async def view(self) -> RunView:
-        """Its bounded view."""
-        return await self._wing.runs.inspect(self.key)
-
-    async def shown(self) -> dict[str, JSON]:
-        """Its view as the client is shown it."""
-        return await self._shown(await self.view())
-
-    async def _shown(self, view: RunView) -> dict[str, JSON]:
-        parent = None if view.parent is None else await self._scope.run_name(view.parent.run_id)
-        return run_view(view, self.ids, self.agent, parent, await self.segments())
-
-    def follow(
-        self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False, recent: bool = True
-    ) -> Follower:
-        """Its facts from a cursor on, then live; `recent`: with deltas from before, as far as they are kept."""
-        return self._wing.runs.stream(
-            self.key, after, deltas=deltas, through_unknown=through_unknown, recent=recent
-        )
-
-    async def events(self, after: int, limit: int) -> Sequence[Record]:
-        """Its facts from the journal, a page of them."""
-        return (await self._scope.house.journal.read(self.key, after=after, limit=limit)).records
-
-    async def segments(self) -> list[Segment]:
-        """The AG-UI runs that it is, oldest first."""
-        return await self._scope.house.segments.of(self.key, self.ids.run)
-
-    async def own(self) -> Sequence[HistoryMessage]:
-        """What it added to its path, its input first."""
-        return await self._wing.runs.own_messages(self.key)
-
-    async def line(self) -> list[tuple[ScopedRun, str | None]]:
-        """The runs that it hangs on, oldest first, each with the message behind which the next one hangs."""
-        found: list[tuple[ScopedRun, str | None]] = []
-        run = self
-        while (parent := run.spec.parent) is not None:
-            run = await self._scope.run_of_key(parent.run_id)
-            found.append((run, parent.keep_through))
-        return found[::-1]
-
-    async def blob(self, digest: str) -> bytes:
-        """The bytes of an artifact that it refers to."""
-        return await self._scope.house.journal.get_blob(digest)
-
-    async def front(self) -> Sequence[HistoryMessage]:
-        """What stands in front of it, its input included."""
-        own = Transcript(self.spec).messages()
-        return [*await self._wing.runs.front(self.key), *own]
-
-    async def shared_state(self, until: int) -> dict[str, JSON]:
-        """The shared state behind its fact `until`, 0: in front of it."""
-        return await shared_at(self._wing.runs, Parent(self.key, seq=until) if until else self.spec.parent)
-
-    async def path(self, until: int) -> Sequence[HistoryMessage]:
-        """The path up to its fact `until`."""
-        transcript = Transcript(self.spec)
-        for record in await self._wing.runs.events(self.key):
-            if record.seq > until:
-                break
-            transcript.add(record)
-        return [*await self._wing.runs.front(self.key), *transcript.messages()]
-
-    async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
-        """Sends a command; its `run_id` is filled in."""
-        ack = await self._control.runs.command(replace(command, run_id=self.key), timeout=timeout)
-        self._scope.house.metrics.commanded(command, ack)
-        return ack
-
-    async def ack(self, command_id: str) -> Ack:
-        """The ack of a command that was sent before."""
-        return await self._wing.runs.command_ack(self.key, command_id)
-
-    async def cancel(self, reason: str, command_id: str | None = None) -> Ack:
-        """Stops it."""
-        house = self._scope.house
-        command = Command(command_id or self._control.runs.new_id(), self.key, Cancel(reason))
-        began = house.clock.monotonic()
-        ack = await self.command(command)
-        if ack.state == "applied" and not ack.duplicate:
-            house.spawn(self._stopped(began), f"stop of {self.key}")
-        return ack
-
-    async def _stopped(self, began: float) -> None:
-        await self.settled(None)
-        house = self._scope.house
-        house.metrics.stop_seconds.observe(house.clock.monotonic() - began)
-
-    async def settled(self, seconds: float | None) -> None:
-        """Waits until it ended or is lost; no error if it does not in time."""
-        try:
-            await self._wing.runs.wait_for_terminal(self.key, timeout=seconds)
-        except TimeoutError:
-            return
-
-    async def past_recovery(self) -> RunView:
-        """Its view; where the recovery that the server began with is still to come to it, once it has, or is over."""
-        house = self._scope.house
-        view = await self.view()
-        while house.recovering and view.status == "unknown" and view.outcome is None:
-            await house.recovered(self.key, view.last_seq)
-            view = await self.view()
-        return view
-
-    @property
-    def may_recover(self) -> bool:
-        """Whether it may be taken up again by itself, being lost."""
-        return self._scope.house.recovering
-
-    async def ready(self) -> None:
-        """Waits while it is about to be taken up again: nobody is told that it is lost meanwhile."""
-        if self.may_recover:
-            await self.past_recovery()
-
-    async def recover(self, accept: Accept | None = None) -> dict[str, JSON]:
-        """Takes it up again by evidence; its view after it."""
-        return await self._shown(await self._control.runs.recover(self.key, accept=accept))
-
-    async def check(self) -> StatusAnswer:
-        """Asks a runtime that can be asked where it stands."""
-        return await self._control.runs.check_status(self.key)
-
-    async def abandon(self, reason: str) -> dict[str, JSON]:
-        """Leaves its outcome unknown, on the record, by the principal."""
-        wing = self._scope.house.wing_of(self.binding) or self._scope.house.any_wing()
-        by = self._scope.principal.id
-        return await self._shown(await wing.runs.abandon(self.key, reason, by=by))
-
-
-class ScopedThread:
-    """One thread of the principal's tenant, whether it has runs or not."""
-
-    def __init__(self, scope: ScopedRuns, thread_id: str, key: str, record: ThreadRecord | None) -> None:
-        self._scope = scope
-        self.id = thread_id
-        self.key = key
-        self.record = record
-
-    async def _newest(self) -> str | None:
-        return await self._scope.house.any_wing().runs.thread_head(self.key)
-
-    async def _chosen(self) -> str | None:
-        """The run whose branch was chosen; None if none was, or a run was begun since."""
-        marks = {} if self.record is None else self.record.metadata
-        chosen = chosen_of(marks)
-        return None if chosen is None or chosen.newest != await self._newest() else chosen.run
-
-    async def head(self) -> ScopedRun | None:
-        """The run that the next send hangs on: the newest, or the end of the branch that was chosen."""
-        key = await self._chosen() or await self._newest()
-        return None if key is None else await self._scope.run_of_key(key)
-
-    async def choose(self, run: ScopedRun) -> ScopedThread:
-        """The next send goes on from that run (SV-154).
-
-        Raises:
-            Problem: 409 while a run lives, 422 if it is of another thread.
-        """
-        if run.spec.thread_id != self.key:
-            raise invalid(("run_id", "is of another thread"))
-        if (live := await self.live()) is not None:
-            raise Problem(409, "thread_busy", "a run of this thread is live", run_id=live.ids.run)
-        mark = Chosen(run.key, await self._newest() or "")
-        return await self._scope.mark_thread(self, mark.mark())
-
-    async def path(self, head: ScopedRun | None) -> Sequence[HistoryMessage]:
-        """From the root to a head; of a copy that has no run yet: what was copied."""
-        if head is not None:
-            return await self._scope.house.any_wing().runs.history(head.key)
-        return [HistoryMessage(message, "") for message in await self._copied() or ()]
-
-    async def _copied(self) -> list[Message] | None:
-        """What a copy begins with; None if it is no copy, or has begun."""
-        copy = None if self.record is None else copy_of(self.record.metadata)
-        if copy is None or await self._newest() is not None:
-            return None
-        return copied(cut_after(await self._scope.house.any_wing().runs.history(copy.run), copy.through))
-
-    async def place(self, ask: Ask, extras: RunExtras) -> tuple[Ask, RunExtras]:
-        """A send hangs on the branch that was chosen, the first one of a copy on what was copied."""
-        if extras.parent is not None or extras.base is not None:
-            return ask, extras
-        if (base := await self._copied()) is not None:
-            return ask, dataclass_replace(extras, base=base)
-        chosen = await self._chosen()
-        if chosen is None or chosen == await self._newest():
-            return ask, extras
-        path = await self._scope.house.any_wing().runs.history(chosen)
-        parent = Parent(chosen)
-        if ask.action != "send":
-            parent = anew(path, chosen, ask.target) if ask.action == "regenerate" else again(path, chosen)
-        return replace(ask, action="send", target=""), dataclass_replace(extras, parent=parent)
-
-    async def runs(self) -> Sequence[RunEntry]:
-        """All its runs, newest first."""
-        return await self._scope.all_entries(RunQuery(thread_id=self.key))
-
-    async def live(self) -> ScopedRun | None:
-        """The run that lives in it, if any."""
-        for entry in await self._scope.entries(RunQuery(thread_id=self.key, states=_LIVE), limit=4):
-            if is_live(entry.status, entry.ownership):
-                return await self._scope.run_of_key(entry.run_id)
-        return None
-
-    async def messages(self, head: ScopedRun | None) -> list[dict[str, JSON]]:
-        """The path to a head, each message with its delivery."""
-        path = await self.path(head)
-        delivered: dict[str, Delivered] = {"": Delivered("completed", None, live=False)}  # of no run: copied
-        names: dict[str, str] = {"": ""}
-        for key in {entry.run_id for entry in path} - {""}:
-            run = await self._scope.run_of_key(key)
-            view = await run.view()
-            live = is_live(view.status, view.ownership)
-            delivered[key] = Delivered(view.status, view.outcome, live=live)
-            names[key] = run.ids.run
-        siblings = await alternatives(path, await self.runs(), self._scope.own_messages)
-        return messages_view(path, delivered, names, siblings)
-
-    async def tree(self) -> dict[str, JSON]:
-        """All its branches: each run, where it hangs, and what was said to it."""
-        head = await self.head()
-        items = []
-        for entry in reversed(await self.runs()):
-            run = await self._scope.run_of_key(entry.run_id)
-            parent = None if entry.parent is None else await self._scope.run_name(entry.parent.run_id)
-            items.append(branch_view(entry, run.ids, run.spec, parent))
-        return {"items": items, "head": None if head is None else head.ids.run}
-
-    async def point(self, name: str) -> Copy:
-        """A place on one of its branches, by a run (what is whole of it now) or a message.
-
-        Raises:
-            Problem: 404.
-        """
-        run, through = await self._found(name)
-        if through is None:
-            path = await self._scope.house.any_wing().runs.history(run)
-            through = next((entry.message.id for entry in reversed(path) if entry.complete), None)
-        return Copy(run, through)
-
-    async def _found(self, name: str) -> tuple[str, str | None]:
-        for entry in await self.runs():
-            if name in (await self._scope.run_name(entry.run_id), entry.run_id):
-                return entry.run_id, None
-        head = await self.head()
-        for key in dict.fromkeys(
-            [*([] if head is None else [head.key]), *[e.run_id for e in await self.runs()]]
-        ):
-            if any(item.message.id == name for item in await self._scope.own_messages(key)):
-                return key, name
-        if head is not None and any(item.message.id == name for item in await self.path(head)):
-            return head.key, name
-        raise not_found()
+from .views import is_live, run_entry, thread_view
 
 
 class ScopedRuns:
@@ -469,7 +166,7 @@ class ScopedRuns:
 
     async def count_live(self) -> int:
         """How many runs of the tenant live."""
-        entries = await self.entries(RunQuery(states=_LIVE), limit=200)
+        entries = await self.entries(RunQuery(states=LIVE), limit=200)
         return sum(is_live(entry.status, entry.ownership) for entry in entries)
 
     # Threads
