@@ -134,6 +134,32 @@ async def test_a_copy_begins_with_the_path_and_the_source_is_untouched() -> None
         assert (await ask(app, "POST", "/v1/threads/t1/fork", {"from": "nothing"})).status == 404
 
 
+async def test_a_copy_outlives_what_it_was_copied_from() -> None:
+    """SV-153, SV-155: the source is purged before the copy has a run of its own; another copy's copy, too."""
+    journal = MemoryJournal()
+    app = echoing(journal=journal)
+    async with app.lifespan():
+        await run(app, "r1", input="one")
+        await run(app, "r2", input="two")
+        source = await messages(app)
+        made = await ask(app, "POST", "/v1/threads/t1/fork", {"from": source[1]["id"]})
+        copy = made.json()["thread_id"]
+        await ask(app, "PATCH", f"/v1/threads/{copy}", {"archived": True})
+        whole = (await ask(app, "POST", "/v1/threads/t1/fork", {"from": "r2"})).json()["thread_id"]
+        assert (await ask(app, "DELETE", "/v1/threads/t1?purge=true")).status == 204
+        assert (await ask(app, "GET", "/v1/runs/r1")).status == 404
+    again = echoing(journal=journal)
+    async with again.lifespan():
+        assert said(await messages(again, copy)) == ["one", "answer to one"]
+        assert said(await messages(again, whole)) == said(source)
+        later = (await ask(again, "POST", f"/v1/threads/{whole}/fork", {"from": source[2]["id"]})).json()
+        assert said(await messages(again, later["thread_id"])) == said(source)[:3]
+        await run(again, "r3", thread=copy, input="three")
+        assert said(await messages(again, copy))[:3] == ["one", "answer to one", "three"]
+        shown = (await ask(again, "GET", f"/v1/threads/{copy}")).body
+        assert b"answer to one" not in shown  # what is kept is no part of the record that is shown
+
+
 async def test_open_requests_do_not_travel_into_a_copy() -> None:
     """SV-153: the call gets a result that says so, and the copy can go on at once."""
 

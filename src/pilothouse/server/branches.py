@@ -38,11 +38,15 @@ class Chosen(Struct, frozen=True):
         return {HEAD: msgspec.to_builtins(self)}
 
 
-class Copy(Struct, frozen=True):
-    """What a thread was copied from: the path of a run, up to a message (None: all of it)."""
+class Copy(Struct, frozen=True, omit_defaults=True):
+    """What a thread was copied from: the path of a run, up to a message (None: all of it).
+
+    `kept` is that path, where the run itself was purged before the copy had a run of its own.
+    """
 
     run: str
     through: str | None = None
+    kept: tuple[Message, ...] | None = None
 
     def mark(self) -> dict[str, JSON]:
         """As the thread's record keeps it."""

@@ -6,7 +6,7 @@ tenant; what is somebody else's is answered like what does not exist.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace as dataclass_replace
 from typing import Any
@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
-from ..messages import JSON
+from ..core.transcript import cut_after
+from ..messages import JSON, Message
 from ..records import (
     HistoryMessage,
     RunEntry,
@@ -24,7 +25,7 @@ from ..records import (
     ThreadRecord,
 )
 from .auth import Principal
-from .branches import Copy, chosen_of
+from .branches import Copy, chosen_of, copied, copy_of
 from .context import RunContext, kept
 from .house import Ask, House, Sending
 from .names import Ids, journal_tenant, run_key, thread_key
@@ -278,7 +279,27 @@ class ScopedRuns:
 
         await self.shelf.change(self.tenant, thread.key, mark, made=made)
         if purge:
+            await self._keep_copies([entry.run_id for entry in await thread.runs()])
             await self.house.journal.purge(thread.key)
+
+    async def copied(self, copy: Copy) -> Sequence[Message]:
+        """What a thread begins with that is a copy."""
+        if copy.kept is None:
+            path = await self.house.any_wing().runs.history(copy.run)
+        else:
+            path = [HistoryMessage(message, "") for message in copy.kept]
+        return copied(cut_after(path, copy.through))
+
+    async def _keep_copies(self, doomed: Collection[str]) -> None:
+        """Copies of these runs that have no run yet get what they were copied from, before it is purged."""
+        async for record in self.shelf.all(self.tenant):
+            copy = copy_of(record.metadata)
+            if copy is None or copy.kept is not None or copy.run not in doomed:
+                continue
+            if await self.house.any_wing().runs.thread_head(record.thread_id) is None:
+                kept = replace(copy, kept=tuple(await self.copied(copy)))
+                name = str(record.metadata.get(IDS, record.thread_id))
+                await self.mark_thread(ScopedThread(self, name, record.thread_id, record), kept.mark())
 
     # Beginning a run
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from ..conversation.extras import RunExtras
-from ..core.transcript import cut_after
 from ..messages import JSON, Message
 from ..records import (
     HistoryMessage,
@@ -19,7 +18,7 @@ from ..records import (
     RunStateName,
     ThreadRecord,
 )
-from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copied, copy_of
+from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copy_of
 from .house import Ask
 from .problems import Problem, invalid, not_found
 from .scoped_run import ScopedRun
@@ -73,12 +72,12 @@ class ScopedThread:
             return await self._scope.house.any_wing().runs.history(head.key)
         return [HistoryMessage(message, "") for message in await self._copied() or ()]
 
-    async def _copied(self) -> list[Message] | None:
+    async def _copied(self) -> Sequence[Message] | None:
         """What a copy begins with; None if it is no copy, or has begun."""
         copy = None if self.record is None else copy_of(self.record.metadata)
         if copy is None or await self._newest() is not None:
             return None
-        return copied(cut_after(await self._scope.house.any_wing().runs.history(copy.run), copy.through))
+        return await self._scope.copied(copy)
 
     async def place(self, ask: Ask, extras: RunExtras) -> tuple[Ask, RunExtras]:
         """A send hangs on the branch that was chosen, the first one of a copy on what was copied."""
@@ -136,6 +135,11 @@ class ScopedThread:
         Raises:
             Problem: 404.
         """
+        if (base := await self._copied()) is not None and any(message.id == name for message in base):
+            assert self.record is not None
+            origin = copy_of(self.record.metadata)
+            assert origin is not None
+            return replace(origin, through=name)
         run, through = await self._found(name)
         if through is None:
             path = await self._scope.house.any_wing().runs.history(run)

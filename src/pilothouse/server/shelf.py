@@ -6,7 +6,7 @@ gets its record when a list is asked for: what is newer than the last look is wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from msgspec.structs import replace
 
@@ -53,6 +53,17 @@ class Shelf:
             tenant, archived=archived, search=search, cursor=cursor, limit=limit
         )
         return Page(tuple([item for item in page.items if not item.metadata.get(DELETED)]), page.cursor)
+
+    async def all(self, tenant: str) -> AsyncIterator[ThreadRecord]:
+        """Every record that is not deleted, archived ones too."""
+        for archived in (False, True):
+            cursor: str | None = None
+            while True:
+                page = await self.list(tenant, archived=archived, search="", cursor=cursor, limit=_STEP)
+                for record in page.items:
+                    yield record
+                if (cursor := page.cursor) is None:
+                    break
 
     async def change(
         self, tenant: str, key: str, change: Callable[[ThreadRecord], ThreadRecord], *, made: ThreadRecord
