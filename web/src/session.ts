@@ -241,6 +241,7 @@ export class Session {
   send(): void {
     const text = this.state.draft.trim();
     if (!text || this.busy) return;
+    if (this.requests.length > 0) return this.say("info", "Answer what is asked above first. What you wrote is kept.");
     this.setDraft("");
     const threadId = this.state.threadId ?? randomUUID();
     const item = transcript.userItem(randomUUID(), text);
@@ -261,6 +262,7 @@ export class Session {
   /** Answers the open requests of a waiting run, all at once. */
   answer(answers: readonly { id: string; payload: unknown }[]): void {
     const resume = answers.map(({ id, payload }) => ({ interruptId: id, status: "resolved" as const, payload }));
+    this.set({ notices: [] });
     void this.follow({ ...this.newRun(transcript.toAgui(this.state.items)), resume });
   }
 
@@ -374,6 +376,16 @@ export class Session {
     if (answer?.stopped) return;
     if (this.state.run?.id === run.id && this.state.run.status === "stopping") this.setRun({ status });
     if (answer && !this.reading) await this.refresh();
+  }
+
+  /** Ends a run that waits, instead of answering it. */
+  async dropAsk(): Promise<void> {
+    const { run, threadId } = this.state;
+    if (!run || !threadId || run.status !== "waiting") return;
+    this.set({ notices: [] });
+    await this.ask(() => api.stop(run.agent, threadId, run.id));
+    await this.refresh();
+    await this.loadThreads();
   }
 
   /** Nothing says that the message was taken. The page lets go of it, tells the server in case it was, and looks. */

@@ -64,6 +64,7 @@ export interface AguiEvent {
   code?: string;
   outcome?: { type: string };
   messages?: Message[];
+  subagentRunId?: string;
 }
 
 const COMPLETE: Delivery = { phase: "complete", outcome: "success" };
@@ -182,6 +183,7 @@ export const plainText = (parts: readonly Part[]) =>
 
 /** One event of run `runId`. `joined`: the stream tells the run from its start, so what is shown of it gives way. */
 export function applyEvent(items: Transcript, event: AguiEvent, runId: string, joined: boolean): Transcript {
+  if (event.subagentRunId) return items; // of another agent's conversation: its call tells how far that is
   switch (event.type) {
     case "RUN_STARTED":
       return items

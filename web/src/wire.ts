@@ -74,6 +74,7 @@ export interface RunRequest {
   kind?: string; // input, approval, external
   prompt?: string | null;
   call_id?: string | null;
+  data?: { tool?: unknown; arguments?: unknown } | null; // of an approval
 }
 
 export interface RunView {

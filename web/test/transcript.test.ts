@@ -38,6 +38,14 @@ const listed = (over: Partial<WireMessage> & Pick<WireMessage, "id" | "role">): 
   ...over,
 });
 
+describe("subagents", () => {
+  it("keep their words out of the conversation", () => {
+    const own = fold([started, ...text("m1", "Mine.")]);
+    const theirs = text("m2", "Theirs.").map((event) => ({ ...event, subagentRunId: "child" }));
+    expect(fold(theirs, own)).toBe(own);
+  });
+});
+
 describe("a run as it streams", () => {
   it("appends each piece, also one that equals the text so far", () => {
     const [item] = fold([started, ...text("m1", "|", "|", "a")]);

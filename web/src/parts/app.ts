@@ -193,6 +193,7 @@ export class AppView extends View {
               .draft=${state.draft}
               ?busy=${this.session.busy}
               ?stopping=${state.run?.status === "stopping"}
+              ?asked=${this.session.requests.length > 0}
             ></ph-composer>
           </div>
         </main>

@@ -12,6 +12,7 @@ export class ComposerView extends View {
   @property({ attribute: false }) draft = "";
   @property({ type: Boolean }) busy = false;
   @property({ type: Boolean }) stopping = false;
+  @property({ type: Boolean }) asked = false; // a run waits for an answer that is given elsewhere
 
   /** Also before the first draw: then as soon as there is a box. */
   override focus(): void {
@@ -29,7 +30,7 @@ export class ComposerView extends View {
           id="composer"
           data-testid="composer"
           rows=${rows}
-          placeholder="Write a message"
+          placeholder=${this.asked ? "Answer above to go on" : "Write a message"}
           aria-describedby="composer-keys"
           .value=${live(this.draft)}
           @input=${(e: Event) => this.session.setDraft((e.target as HTMLTextAreaElement).value)}

@@ -68,7 +68,8 @@ export class MessageView extends View {
   private actions() {
     const { role, parts, delivery } = this.item;
     const text = plainText(parts);
-    if (role !== "assistant" || delivery.phase === "streaming" || !text) return nothing;
+    const goesOn = parts.some((part) => part.type === "call"); // what it says is not the answer yet
+    if (role !== "assistant" || delivery.phase === "streaming" || !text || goesOn) return nothing;
     return html`
       <div class="actions">
         <button type="button" class="quiet" @click=${(e: Event) => copyFrom(e.currentTarget as HTMLElement, text)}>

@@ -12,9 +12,15 @@ export function requests(session: Session) {
     <form class="banner ask" data-testid="requests" @submit=${(e: SubmitEvent) => answer(session, e)}>
       <p><strong>${single ? "This needs your answer." : `These ${open.length} need your answer.`}</strong></p>
       ${open.map((request) => question(request, single))}
-      ${single && isApproval(open[0]!)
-        ? nothing
-        : html`<div class="buttons"><button type="submit" class="primary" data-testid="answer">Answer</button></div>`}
+      <div class="buttons">
+        ${single && isApproval(open[0]!)
+          ? html`
+              <button type="submit" class="primary" name=${idOf(open[0]!)} value="yes" data-testid="approve">Approve</button>
+              <button type="submit" name=${idOf(open[0]!)} value="no" data-testid="deny">Deny</button>
+            `
+          : html`<button type="submit" class="primary" data-testid="answer">Answer</button>`}
+        <button type="button" class="quiet" data-testid="drop" @click=${() => session.dropAsk()}>Stop instead</button>
+      </div>
     </form>
   `;
 }
@@ -27,22 +33,25 @@ function question(request: RunRequest, single: boolean) {
   const prompt = request.prompt || (isApproval(request) ? "May the tool run?" : "What shall it be?");
   if (!isApproval(request))
     return html`<label>${prompt}<input name=${id} data-testid="answer-input" required autocomplete="off" /></label>`;
-  if (single)
-    return html`
-      <p>${prompt}</p>
-      <div class="buttons">
-        <button type="submit" class="primary" name=${id} value="yes" data-testid="approve">Approve</button>
-        <button type="submit" name=${id} value="no" data-testid="deny">Deny</button>
-      </div>
-    `;
+  if (single) return html`<p>${prompt}</p>${callLine(request)}`;
   return html`
     <fieldset>
       <legend>${prompt}</legend>
+      ${callLine(request)}
       <label class="choice"><input type="radio" name=${id} value="yes" required /> Approve</label>
       <label class="choice"><input type="radio" name=${id} value="no" /> Deny</label>
     </fieldset>
   `;
 }
+
+/** What would run: of several questions nobody could tell which one is meant. */
+function callLine({ data }: RunRequest) {
+  if (typeof data?.tool !== "string") return nothing;
+  const args = JSON.stringify(data.arguments ?? {});
+  return html`<code class="call-line">${data.tool} ${args.length > LONG ? `${args.slice(0, LONG)}…` : args}</code>`;
+}
+
+const LONG = 300;
 
 function answer(session: Session, event: SubmitEvent): void {
   event.preventDefault();

@@ -13,6 +13,7 @@ const WORDS: Record<CallState, string> = {
 };
 
 const SHORT = 320; // longer than this is folded
+const FEW_LINES = 8; // and what has more lines
 const ONE_LINE = 60; // up to this stands on one line
 
 /** One call as a card: what was asked, what came of it. */
@@ -20,8 +21,9 @@ export function toolCall(call: CallPart) {
   const args = pretty(call.args);
   const result = call.result && pretty(call.result.text);
   return html`
-    <section
+    <div
       class="tool"
+      role="group"
       data-testid="tool-call"
       data-state=${call.state}
       data-tool=${call.tool}
@@ -39,13 +41,13 @@ export function toolCall(call: CallPart) {
       ${call.state === "unknown" && !call.result
         ? html`<p class="tool-note">No result was recorded. It may have had its effect; it is not run again by itself.</p>`
         : nothing}
-    </section>
+    </div>
   `;
 }
 
 const fold = (label: string, text: string) => html`
-  <details ?open=${text.length <= SHORT}>
-    <summary>${label}${text.length > SHORT ? html` <small>${size(text.length)}</small>` : nothing}</summary>
+  <details ?open=${isShort(text)}>
+    <summary>${label}${isShort(text) ? nothing : html` <small>${size(text.length)}</small>`}</summary>
     <div class="code">
       <button type="button" class="copy quiet" @click=${(e: Event) => copyFrom(e.currentTarget as HTMLElement, text)}>
         Copy
@@ -54,6 +56,8 @@ const fold = (label: string, text: string) => html`
     </div>
   </details>
 `;
+
+const isShort = (text: string) => text.length <= SHORT && text.split("\n").length <= FEW_LINES;
 
 const size = (length: number) => (length < 1_000 ? `${length} characters` : `${Math.round(length / 1_000)} k characters`);
 
