@@ -160,3 +160,63 @@ async def test_runs_at_rest_are_few_bytes_and_then_none() -> None:
         assert (held - left) / count > 4_000  # what is left is the journal's
         view = await runs.inspect("r7")
         assert (view.status, view.ownership, len(view.requests)) == ("waiting", "parked", 1)
+
+
+async def test_an_ended_run_leaves_no_cycle_for_the_collector() -> None:
+    """RC-73, §3.16: its parts go with their last holder, at its end and when it leaves memory; so no pause grows with traffic."""
+
+    async def look(n: int) -> int:
+        """Look.
+
+        Args:
+            n: a number
+        """
+        await asyncio.sleep(0)
+        return n
+
+    clock = StepClock(passes=2)
+    provider = ScriptedProvider(*[step for _ in range(3) for step in ([call("look", {"n": 1})], "done")])
+    async with RunController(AgentLoop(provider, tools=[look]), clock=clock) as runs:
+
+        async def turn(run_id: str) -> str:
+            run = await runs.start(spec(run_id))
+            async with run.stream() as items:
+                async for _ in items:
+                    pass
+            return (await run.wait()).view.status
+
+        assert await turn("warm") == "completed"
+        await clock.advance(61)
+        gc.collect()
+        gc.disable()
+        try:
+            assert await turn("left at its end") == "completed"
+            assert gc.collect() == 0
+            await clock.advance(61)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
+        assert runs.stats().live == 0
+
+
+async def test_a_start_in_a_new_thread_reads_nothing() -> None:
+    """RC-35, JR-28: what is known of its thread is compared by the store; only a wrong guess is looked into."""
+    journal, loop = FaultyJournal(MemoryJournal()), AgentLoop(ScriptedProvider("a", "b", "c"))
+
+    def reads() -> list[str]:
+        found = [name for name, _ in journal.calls if name in ("thread_head", "head", "read", "list")]
+        journal.calls.clear()
+        return found
+
+    async def run(runs: RunController, run_id: str) -> str:
+        run = await runs.start(RunSpec(run_id, "t", spec(run_id).input))
+        return (await run.wait()).view.status
+
+    async with RunController(loop, journal=journal) as runs:
+        assert [await run(runs, "r1"), await run(runs, "r2")] == ["completed", "completed"]
+        assert reads() == []
+    async with RunController(loop, journal=journal) as runs:
+        assert await run(runs, "r3") == "completed"  # here nobody knows the thread
+        assert reads() == ["head"]
+        page = await runs.catalog_runs()
+        assert [entry.run_id for entry in page.items] == ["r3", "r2", "r1"]

@@ -75,13 +75,13 @@ def check(value: object, path: str = "", depth: int = 1) -> None:
         return
     if depth > MAX_DEPTH:
         raise NotJSON(path, f"nested deeper than {MAX_DEPTH}")
-    if kind is dict:
-        for key, item in value.items():  # type: ignore[attr-defined]
+    if isinstance(value, dict):
+        for key, item in value.items():
             if type(key) is not str:
                 raise NotJSON(path, f"key {key!r} is {type(key).__name__}, not str")
             if type(item) not in _SCALARS:
                 check(item, f"{path}.{key}" if path else key, depth + 1)
-    elif kind is list or kind is tuple:
+    elif isinstance(value, list) or kind is tuple:
         for index, item in enumerate(value):  # type: ignore[arg-type]
             if type(item) not in _SCALARS:
                 check(item, f"{path}[{index}]", depth + 1)
@@ -220,20 +220,32 @@ def seal(
 ) -> Record:
     """Makes the record of a judged fact: encoded and hashed once, here (JR-28).
 
-    Its `fact` is what its body says, so where text held a lone surrogate it is a scrubbed copy (RC-4).
+    Its `fact` is what its body says, so where text held a lone surrogate it is a scrubbed copy (RC-4). What a runtime
+    tells is read back at once: nothing is stored that could be written but not read.
 
     Raises:
-        NotJSON: the fact holds something that has no canonical form.
+        NotJSON: the fact holds something that has no canonical form, or a field what it must not hold.
     """
     kind = type(fact)
-    if _OPEN.get(kind) or (kind not in _OPEN and _open_fields(kind)):
+    is_open = _OPEN.get(kind) or (kind not in _OPEN and _open_fields(kind))
+    told = lane == "runtime"
+    if is_open and not told:
         check(fact, depth=2)
     given = Body(fact, event_id, causation, source)
     try:
         body = _encode(given)
-    except ValueError:  # lone surrogates, integers without end: rare, so nobody pays for looking
+        if told:
+            read = _body_decoder.decode(body)
+            if is_open:
+                _compare(read, given, body)
+    except (
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):  # rare, so nobody pays for looking: lone surrogates, no JSON at all
         try:
             stored, body = normal(given)
+            readable(body)
         except NotJSON as error:
             raise NotJSON(error.path.removeprefix("data."), error.why) from error
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
@@ -242,6 +254,16 @@ def seal(
     return Record(
         run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
     )
+
+
+def _compare(read: Body, given: Body, body: bytes) -> None:
+    """Sees by comparing, in C, what `check` would have to walk through: NaN comes back as null, a set as a list.
+
+    Raises:
+        ValueError: it has to be looked at.
+    """
+    if read != given or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+        raise ValueError
 
 
 def encode_body(fact: AnyFact, event_id: str, causation: str | None, source: str | None) -> bytes:

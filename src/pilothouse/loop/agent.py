@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final, Self, final
 
 from ..clock import SystemClock
@@ -237,7 +236,9 @@ class AgentLoop:
             if not spec.options and spec.output_schema is None:
                 self._plan = plan
         work = Work(plan, start, port, self._clock)
-        work.with_reader = partial(_with_reader, work)
+        work.with_reader = (
+            _with_reader  # given the work when it is called: a run leaves no cycle for the collector
+        )
         return work
 
     async def ask(

@@ -359,7 +359,7 @@ class Response:
         finally:
             self._done = True
             self._reading.forget()  # no cycle is left for the collector
-            self._alarm = None
+            self._alarm = self._unsubscribe = self._unwatch = None
             if self._closed is not None:
                 self._closed.set_result(None)
 

@@ -76,7 +76,7 @@ class Work:
         self.output_id: str | None = None
         self.repairs = 0
         self.reader_sets: dict[str, ToolSet] = {}
-        self.with_reader: Callable[[ToolSet], ToolSet] = lambda tools: tools
+        self.with_reader: Callable[[Work, ToolSet], ToolSet] = _as_they_are
         self.breakers = Breakers(plan.config.tool_misuse_breaker, plan.config.repetition_breaker)
         self.failed_turns = 0
         self.clock = clock
@@ -149,7 +149,7 @@ class Work:
         self.finished = {}
         self.tools = self.tool_set or self.plan.tools()
         if self.spilled:
-            self.tools = self.with_reader(self.tools)
+            self.tools = self.with_reader(self, self.tools)
 
     def accept(self, message: Message, reason: StopReason) -> None:
         """Takes a response into the context."""
@@ -194,6 +194,10 @@ class Work:
         """Whether the run is only left, not stopped: a recovery goes on with it (RC-52)."""
         # A stop acts before it is durable (AC-122), so that the state alone does not tell.
         return self.scope.source == "shutdown" and self.port.state.state != "stopping"
+
+
+def _as_they_are(_work: Work, tools: ToolSet) -> ToolSet:
+    return tools
 
 
 def chain_of(messages: Sequence[Message]) -> str:

@@ -319,6 +319,7 @@ class Fleet:
                 self._evictions.add(live)
             else:
                 del self.live[live.run_id]
+                live.forget()
 
     def _keep_leases(self) -> None:
         if not self._renewing:

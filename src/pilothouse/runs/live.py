@@ -377,6 +377,12 @@ class LiveRun:
         self.released = True
         self._end()
 
+    def forget(self) -> None:
+        """Nobody asks for the run here any more: no cycle of its parts is left for the collector, 125 objects a run."""
+        if self.task is None or self.task.done():
+            self.task = self.port = None
+            self.writer.forget()
+
     # At rest
 
     def rest(self) -> None:

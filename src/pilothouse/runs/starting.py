@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal, TypeVar
 
 import msgspec
@@ -24,12 +25,13 @@ from ..errors import (
     RunNotFound,
     StartRefused,
     StartUnknown,
+    ThreadConflict,
     Unsupported,
     UsageError,
 )
 from ..events import Failed, RunAccepted
 from ..messages import JSON, MEDIA, UNSET, Message, Unset
-from ..records import Registration, RunHead, RunQuery, RunSpec
+from ..records import Created, Record, Registration, RunHead, RunQuery, RunSpec, RunSummary
 from .fleet import Fleet, Starting
 from .history import known_ids
 from .live import LiveRun
@@ -216,14 +218,9 @@ class Starter:
         fleet = self._fleet
         spec = registration.spec
         try:
-            await self._check_thread(spec, expect_head)
-        except Unsupported:  # a repeat of what is registered asks for nothing new (RC-33)
-            head = await fleet.journal.head(spec.run_id)
-            if head is None:
-                raise
-            if head.registration.identity != registration.identity:
-                raise RunConflict(spec.run_id) from None
-            return fleet.live.get(spec.run_id), True
+            guess = await self._check_thread(spec, expect_head)
+        except Unsupported as refusal:
+            return await self._registered_before(registration, refusal)
         if len(fleet.live) - len(fleet.finished) >= fleet.limits.max_live_runs:
             raise Unsupported(f"{fleet.limits.max_live_runs} runs are live", "too_many_runs")
         chain = chain_start(spec.run_id, registration.spec_digest)
@@ -245,13 +242,9 @@ class Starter:
         )
         apply(state, record)
         try:
-            created = await fleet.journal.create(
-                registration,
-                [record],
-                summary=state.summary(),
-                claim=fleet.claim_request(),
-                expect_head=expect_head,
-            )
+            created = await self._created(registration, record, state.summary(), expect_head, guess)
+        except Unsupported as refusal:
+            return await self._registered_before(registration, refusal)
         except (JournalUnavailable, JournalBusy):  # it may have been committed all the same (JR-23)
             self._uncertain[spec.run_id] = None
             if len(self._uncertain) > fleet.limits.max_live_runs:
@@ -275,28 +268,67 @@ class Starter:
             raise
         return live, created.existing
 
-    async def _check_thread(self, spec: RunSpec, expect_head: str | Unset | None) -> None:
-        """Refuses a run that the runtime cannot have beside another one of its thread (RC-35)."""
+    async def _created(
+        self,
+        registration: Registration,
+        record: Record,
+        summary: RunSummary,
+        expect_head: str | Unset | None,
+        guess: str | Unset | None,
+    ) -> Created:
+        """Registers it. A wrong guess at what the thread's last run is, where nobody said it, is looked into."""
+        fleet = self._fleet
+        create = partial(fleet.journal.create, registration, [record], summary=summary)
+        try:
+            return await create(claim=fleet.claim_request(), expect_head=guess)
+        except ThreadConflict as moved:
+            if expect_head is not UNSET:
+                raise
+            last = moved.head
+        await self._check_last(registration.spec, last)
+        return await create(claim=fleet.claim_request(), expect_head=UNSET)
+
+    async def _registered_before(
+        self, registration: Registration, refusal: Unsupported
+    ) -> tuple[LiveRun | None, bool]:
+        """A repeat of what is registered asks for nothing new, whatever refuses a new one (RC-33)."""
+        run_id = registration.spec.run_id
+        head = await self._fleet.journal.head(run_id)
+        if head is None:
+            raise refusal
+        if head.registration.identity != registration.identity:
+            raise RunConflict(run_id) from None
+        return self._fleet.live.get(run_id), True
+
+    async def _check_thread(self, spec: RunSpec, expect_head: str | Unset | None) -> str | Unset | None:
+        """Refuses a run that the runtime cannot have beside another one of its thread (RC-35).
+
+        Returns the head that the thread must have. Where nobody said it, that is what is known of the thread here: the
+        store compares anyway, so that a guess saves a read, and a wrong one is told as a conflict.
+        """
         fleet = self._fleet
         reuse = fleet.described.descriptor.thread_reuse
         if reuse == "parallel":
-            return
+            return expect_head
         if reuse == "none":
             page = await fleet.journal.list(RunQuery(thread_id=spec.thread_id), limit=1)
             if page.items and page.items[0].run_id != spec.run_id:
                 raise Unsupported("the runtime takes one run a thread", "thread_busy")
-            return
+            return expect_head
         live = fleet.threads.get(spec.thread_id)
         if live is not None and not live.over and live.run_id != spec.run_id:
             raise _busy(live.run_id, spec)
-        # Of the others only the last can be live, driven by another process or at rest: it let nobody pass either.
-        last = await fleet.journal.thread_head(spec.thread_id) if expect_head is UNSET else expect_head
-        if (
-            isinstance(last, str)
-            and last != spec.run_id
-            and (live is None or live.run_id != last or live.released)
-        ):
-            head = await fleet.journal.head(last)
+        known = None if live is None or live.released or live.run_id == spec.run_id else live.run_id
+        if expect_head is UNSET:
+            return known
+        if expect_head != known:
+            await self._check_last(spec, expect_head)
+        return expect_head
+
+    async def _check_last(self, spec: RunSpec, last: str | Unset | None) -> None:
+        """Of the runs that are not live here only the last can be, elsewhere or at rest: it let nobody pass either."""
+        if isinstance(last, str) and last != spec.run_id:
+            head = await self._fleet.journal.head(last)
             if head is not None and self._is_live(head):
                 raise _busy(last, spec)
 

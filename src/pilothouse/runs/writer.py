@@ -54,6 +54,14 @@ def _is_same(record: Record, draft: Draft, lane: Lane) -> bool:
         return False
 
 
+def _nobody(_what: object) -> None:
+    """Nobody is told any more."""
+
+
+async def _gone() -> RunState:
+    raise RuntimeError("the run was let go of")
+
+
 class Writer:
     """Serialises all appends of one run under one fence.
 
@@ -339,6 +347,11 @@ class Writer:
     def _overdue(self) -> bool:
         assert self._began is not None
         return self._clock.monotonic() - self._began >= self._timing.append_alarm
+
+    def forget(self) -> None:
+        """Lets go of the live run: it is over, and nobody writes or looks here any more."""
+        self._on_stored = self._on_lost = self._on_stalled = _nobody
+        self._unsaved, self._reload = list, _gone
 
     def close(self, code: str) -> None:
         """Refuses everything from now on."""
