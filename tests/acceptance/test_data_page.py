@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_page import answers, open_page, send, wait_status, wait_text
 
-from served import ROOT, Served
+from served import ROOT, Gate, Served
 
 pytestmark = pytest.mark.browser
 
@@ -15,9 +15,14 @@ EXAMPLE = ROOT / "examples/ask_your_data.py"
 
 
 def grid_rows(page) -> list[list[str]]:
-    rows = page.locator('[data-testid="grid"][aria-busy="false"] tbody tr')
-    rows.first.wait_for()
-    return [row.locator("td").all_inner_texts() for row in rows.all()]
+    """The cells at one moment at which the grid is not being read."""
+    found = page.wait_for_function(
+        """() => {
+          const rows = document.querySelectorAll('[data-testid="grid"][aria-busy="false"] tbody tr');
+          return rows.length ? [...rows].map((row) => [...row.cells].map((cell) => cell.innerText)) : null;
+        }"""
+    )
+    return found.json_value()
 
 
 def chart_pixels(page) -> int:
@@ -98,5 +103,68 @@ def test_a_form_shows_what_the_model_filled_in_and_what_is_missing(tmp_path: Pat
             assert form.locator("dd").first.inner_text().startswith("Ada <img src=x>")
             assert form.locator(".missing dt").all_inner_texts() == ["port"]
             page.reload()
+        assert page.errors == []
+        page.close()
+
+
+DESK = ROOT / "tests/acceptance/agents/desk.py"
+
+
+def test_what_an_answer_changes_is_seen_while_it_is_under_way(tmp_path: Path, gate: Gate, browser) -> None:
+    """Issue 7: grid, chart and form are drawn after the calls, marked until the answer is complete; by whoever looks."""
+    with Served(tmp_path, str(DESK), env=gate.env) as served:
+        page = open_page(browser, served)
+        send(page, "all ports")
+        for kind in ("grid", "chart", "form"):
+            page.locator(f'[data-testid="{kind}"] [data-testid="staged"]').wait_for()
+        assert [row[0] for row in grid_rows(page)] == ["Brest", "Cowes", "Oban"]
+        assert chart_pixels(page) > 3
+        page.locator('[data-testid="form"]').filter(has_text="all ports").wait_for()
+        assert page.get_by_test_id("csv").count() == 0  # there is nothing to keep yet
+
+        other = open_page(browser, served)  # somebody else joins the run
+        other.goto(page.url)
+        other.locator('[data-testid="grid"] [data-testid="staged"]').wait_for()
+        assert [row[0] for row in grid_rows(other)] == ["Brest", "Cowes", "Oban"]
+
+        # The reader's own order holds when the answer is complete.
+        page.locator('[data-testid="grid"] th button').nth(1).click()
+        page.locator('[data-testid="grid"] th[aria-sort="ascending"]').wait_for()
+        gate.open()
+        wait_text(page, "There you are.")
+        wait_status(page, "completed")
+        for seen in (page, other):
+            seen.get_by_test_id("csv").wait_for()
+            assert seen.get_by_test_id("staged").count() == 0
+        page.locator('[data-testid="grid"] th[aria-sort="ascending"]').wait_for()
+        assert [row[0] for row in grid_rows(page)] == ["Cowes", "Oban", "Brest"]
+
+        # An answer that fails takes back what it had shown.
+        send(page, "large ones, and fail")
+        page.locator('[data-testid="grid"] [data-testid="staged"]').wait_for()
+        page.locator('[data-testid="grid"]').filter(has_text="large ones").wait_for()
+        gate.open()
+        wait_status(page, "failed")
+        page.locator('[data-testid="grid"]').filter(has_text="all ports").wait_for()
+        page.locator('[data-testid="form"]').filter(has_text="all ports").wait_for()
+        assert page.get_by_test_id("staged").count() == 0
+        assert len(grid_rows(page)) == 3
+        assert page.errors == []
+        other.close()
+        page.close()
+
+
+def test_a_first_answer_that_fails_leaves_no_panel(tmp_path: Path, gate: Gate, browser) -> None:
+    """Issue 7: what was only of that answer is gone with it; the form is there, and empty."""
+    with Served(tmp_path, str(DESK), env=gate.env) as served:
+        page = open_page(browser, served)
+        send(page, "fail")
+        page.locator('[data-testid="grid"] [data-testid="staged"]').wait_for()
+        page.locator('[data-testid="chart"] [data-testid="staged"]').wait_for()
+        gate.open()
+        wait_status(page, "failed")
+        page.locator('[data-testid="form"]').filter(has_text="2 missing").wait_for()
+        page.locator('[data-testid="grid"]').wait_for(state="detached")
+        page.locator('[data-testid="chart"]').wait_for(state="detached")
         assert page.errors == []
         page.close()

@@ -254,6 +254,29 @@ async def test_a_model_fills_a_form_over_two_calls() -> None:
     assert len({json.dumps([tool.name for tool in request.tools]) for request in provider.requests}) == 1
 
 
+async def test_an_interface_sees_the_form_of_an_answer_under_way_if_it_asks() -> None:
+    """TC-124, issue 7: staged beside committed; nothing of it is left once the answer has failed."""
+    form = FormController(Booking)
+    hold = Hold()
+    provider = ScriptedProvider(fills(name="Ada"), [hold, failure("auth", "no")])
+    async with AgentController(provider, controllers=[form]) as agent:
+
+        async def shown(**given: str) -> Any:
+            return json.loads((await agent.export("form", "form", given)).data)["values"]
+
+        reply = await agent.send("x")
+        await hold.reached()
+        assert (await shown(), await shown(staged="0")) == ({}, {})
+        assert await shown(staged="1") == {"name": "Ada"}
+        hold.release()
+        await reply.wait()
+        assert await shown(staged="1") == {}
+        with pytest.raises(ValueError, match="staged must be 0 or 1"):
+            await shown(staged="yes")
+        with pytest.raises(ValueError, match="no parameter 'limit'"):
+            await shown(limit="1")
+
+
 async def test_a_failed_send_leaves_no_mark() -> None:
     """FM-10, FM-12: values of a failed send are gone, with their marks."""
     form = FormController(Booking, value={"name": "Bo"})

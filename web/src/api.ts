@@ -68,6 +68,7 @@ async function json<T>(method: string, path: string, body?: unknown): Promise<T>
 }
 
 const id = encodeURIComponent;
+const flag = (on: boolean) => (on ? "1" : "0");
 
 export const runUrl = (agent: string) => `./agui/${id(agent)}`;
 export const joinUrl = (agent: string, run: string) => `${runUrl(agent)}?runId=${id(run)}&offset=-1`;
@@ -93,13 +94,15 @@ export const api = {
   controllers: (thread: string) =>
     json<{ items: ControllerInfo[] }>("GET", `./v1/threads/${id(thread)}/controllers`),
   exportUrl,
-  rows: (thread: string, key: string, { offset, limit, order }: { offset: number; limit: number; order: string }) => {
-    const params = new URLSearchParams({ offset: String(offset), limit: String(limit) });
+  rows: (thread: string, key: string, staged: boolean, { offset, limit, order }: { offset: number; limit: number; order: string }) => {
+    const params = new URLSearchParams({ offset: String(offset), limit: String(limit), staged: flag(staged) });
     if (order) params.set("order_by", order);
     return json<GridPage>("GET", `${exportUrl(thread, key, "rows")}?${params}`);
   },
-  spec: (thread: string, key: string) => json<unknown>("GET", exportUrl(thread, key, "spec")),
-  form: (thread: string, key: string) => json<FormShown>("GET", exportUrl(thread, key, "form")),
+  spec: (thread: string, key: string, staged: boolean) =>
+    json<unknown>("GET", `${exportUrl(thread, key, "spec")}?staged=${flag(staged)}`),
+  form: (thread: string, key: string, staged: boolean) =>
+    json<FormShown>("GET", `${exportUrl(thread, key, "form")}?staged=${flag(staged)}`),
   stop: (agent: string, threadId: string, runId: string) =>
     json<{ stopped: boolean }>("POST", `${runUrl(agent)}/stop`, { threadId, runId }),
 };

@@ -78,6 +78,8 @@ export class Session {
   private holding = 0;
   private wake: () => void = () => {};
   private lastNotice = 0;
+  private changes = 0;
+  private readonly early = new Set<string>(); // AI controllers that showed something before they were listed
 
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
@@ -199,9 +201,32 @@ export class Session {
     const stamp = run ? `${run.id} ${run.status}` : "";
     const panels = found.items.flatMap(({ key, exports }): Panel[] => {
       const kind = KINDS.find(([name]) => exports.includes(name))?.[1];
-      return kind ? [{ key, kind, stamp }] : [];
+      const before = this.state.panels.find((it) => it.key === key);
+      const staged = this.busy && (this.early.has(key) || before?.staged === true);
+      return kind ? [{ key, kind, stamp: staged && before ? before.stamp : stamp, staged }] : [];
     });
+    this.early.clear();
     this.set({ panels });
+  }
+
+  /** The shared state has a key for each AI controller that shows something: what a run commits is told there. */
+  private stateChanged(event: StreamEvent): void {
+    const keys =
+      event.type === "STATE_SNAPSHOT"
+        ? Object.keys((event["snapshot"] as object | null) ?? {})
+        : (event["delta"] as { path: string }[]).map(({ path }) => unescaped(path.split("/")[1] ?? ""));
+    for (const key of new Set(keys)) this.panelChanged(key, false);
+  }
+
+  private panelChanged(key: string, staged: boolean): void {
+    const { panels, threadId } = this.state;
+    if (panels.some((it) => it.key === key)) {
+      const stamp = `change ${++this.changes}`;
+      this.set({ panels: panels.map((it) => (it.key === key ? { ...it, stamp, staged } : it)) });
+    } else if (staged && threadId) {
+      this.early.add(key);
+      void this.loadPanels(threadId);
+    }
   }
 
   private async latestRun(threadId: string, listed: ThreadMessages): Promise<Run | null> {
@@ -340,7 +365,12 @@ export class Session {
         this.set({ items, run: { ...run, status: unknown ? "unknown" : "failed", error }, spoken });
         return;
       }
+      case "STATE_SNAPSHOT":
+      case "STATE_DELTA":
+        this.stateChanged(event);
+        return;
       case "CUSTOM": {
+        if (event["name"] === "pilothouse.staged") this.panelChanged((event["value"] as { key: string }).key, true);
         const note = NOTES[String(event["name"])];
         if (note) this.say("info", note);
         if (items !== this.state.items) this.set({ items });
@@ -485,6 +515,9 @@ const KINDS = [
 ] as const; // which panel shows an AI controller, by an export that only its kind has
 const NO_CONTROLLERS = { items: [] as { key: string; exports: string[] }[] };
 const EMPTY_THREAD: ThreadMessages = { items: [], active_run: null, head: null };
+
+/** A step of a JSON pointer (RFC 6901). */
+const unescaped = (step: string) => step.replaceAll("~1", "/").replaceAll("~0", "~");
 
 const absent =
   <T>(value: T) =>

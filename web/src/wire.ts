@@ -106,6 +106,8 @@ export interface GridColumn {
 
 export interface GridPage {
   title?: string | null;
+  query: string;
+  staged: boolean;
   offset: number;
   columns: GridColumn[];
   rows: unknown[][];
@@ -123,9 +125,12 @@ export interface FormShown {
   changed: string[];
 }
 
-/** One AI controller in the page; `stamp` changes when what it shows may have changed. */
+/** One AI controller in the page; `stamp` changes when what it shows may have changed.
+ *
+ * `staged`: the answer under way has changed it. That is shown already, and kept when the answer is complete. */
 export interface Panel {
   key: string;
   kind: "grid" | "chart" | "form";
   stamp: string;
+  staged: boolean;
 }

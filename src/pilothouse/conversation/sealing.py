@@ -21,6 +21,7 @@ from ..commands import Command, FollowUp, Steer
 from ..contracts import GatePoint, RunFold, RunPort
 from ..core.canonical import encode
 from ..core.delivery import words
+from ..core.state_notes import STAGED
 from ..errors import CommitFailed, DeadReply, RecordRefused, ToolError, UsageError
 from ..events import CallFinished, CallObserved, CallStarted, Fact, Failed, Noted, Outcome, RunEnded
 from ..loop.context import current
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pilothouse.conversation")
 
-STAGED: Final = "controllers/staged"
 COMMITTED: Final = "controllers/committed"
 
 INLINE: Final = 8_192
@@ -515,4 +515,4 @@ class ReplyPort:
         return end, notes
 
 
-__all__ = ["COMMITTED", "STAGED", "Changes", "ReplyPort", "Staged"]
+__all__ = ["COMMITTED", "Changes", "ReplyPort", "Staged"]

@@ -18,13 +18,13 @@ import msgspec
 from ..contracts import Journal
 from ..core.canonical import encode
 from ..core.jsonpatch import PatchError
-from ..core.state_notes import NOTE, noted
+from ..core.state_notes import NOTE, STAGED, noted
 from ..errors import ArtifactNotFound
 from ..events import CallFinished, Noted
 from ..messages import JSON, Value
 from ..records import Parent, Record, RunSpec
 from ..runs.controller import RunController
-from .sealing import COMMITTED, STAGED, Staged
+from .sealing import COMMITTED, Staged
 
 if TYPE_CHECKING:
     from .composition import Composition

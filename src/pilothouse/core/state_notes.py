@@ -11,6 +11,9 @@ from .jsonpatch import PatchError, apply_patch
 NOTE: Final = "pilothouse/state"
 """The name of the notes, and of the extension by which a run's request carries its first one."""
 
+STAGED: Final = "controllers/staged"
+"""The name of the notes of what a call has staged: the key of its AI controller, and the value."""
+
 
 def noted(state: Mapping[str, JSON], note: JSON) -> dict[str, JSON]:
     """The state after a note of it, `{"snapshot": object}` or `{"delta": operations}` (RFC 6902, all or none).
@@ -36,4 +39,4 @@ def escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-__all__ = ["NOTE", "escaped", "noted"]
+__all__ = ["NOTE", "STAGED", "escaped", "noted"]

@@ -11,14 +11,14 @@ export function panels(list: readonly Panel[], thread: string | null) {
   if (!thread || list.length === 0) return nothing;
   return html`
     <section class="panels" aria-label="Data">
-      ${list.map(({ key, kind, stamp }) => {
+      ${list.map(({ key, kind, stamp, staged }) => {
         switch (kind) {
           case "grid":
-            return html`<ph-grid .thread=${thread} .source=${key} .stamp=${stamp}></ph-grid>`;
+            return html`<ph-grid .thread=${thread} .source=${key} .stamp=${stamp} ?staged=${staged}></ph-grid>`;
           case "chart":
-            return html`<ph-chart .thread=${thread} .source=${key} .stamp=${stamp}></ph-chart>`;
+            return html`<ph-chart .thread=${thread} .source=${key} .stamp=${stamp} ?staged=${staged}></ph-chart>`;
           case "form":
-            return html`<ph-form .thread=${thread} .source=${key} .stamp=${stamp}></ph-form>`;
+            return html`<ph-form .thread=${thread} .source=${key} .stamp=${stamp} ?staged=${staged}></ph-form>`;
         }
       })}
     </section>
@@ -30,10 +30,13 @@ abstract class PanelView<T> extends View {
   @property({ attribute: false }) thread = "";
   @property({ attribute: false }) source = "";
   @property({ attribute: false }) stamp = "";
+  /** Of the answer under way: shown, and kept when that is complete. */
+  @property({ type: Boolean, reflect: true }) staged = false;
   @state() protected shown: T | null = null;
   @state() protected error = "";
   @state() protected loading = false;
   private asked = 0;
+  private ahead = false; // what is shown is of an answer under way
 
   protected abstract ask(): Promise<T>;
 
@@ -47,16 +50,23 @@ abstract class PanelView<T> extends View {
   /** The last question counts. Nothing chosen yet is no error: the panel stays away. */
   protected async load(): Promise<void> {
     const asked = ++this.asked;
+    const { staged } = this;
     this.loading = true;
     try {
       const shown = await this.ask();
-      if (asked === this.asked) [this.shown, this.error] = [shown, ""];
+      if (asked === this.asked) [this.shown, this.error, this.ahead] = [shown, "", staged];
     } catch (error) {
       if (asked !== this.asked) return;
-      const empty = error instanceof Problem && error.status === 422 && !this.shown;
+      const refused = error instanceof Problem && error.status === 422;
+      if (refused && this.ahead && !staged) this.shown = null; // the answer was not completed, and there was nothing before
+      const empty = refused && (staged || !this.shown);
       this.error = empty ? "" : error instanceof Error ? error.message : String(error);
     }
     if (asked === this.asked) this.loading = false;
+  }
+
+  protected mark() {
+    return this.staged ? html`<span class="soft" data-testid="staged">Kept when the answer is complete.</span>` : nothing;
   }
 
   protected failure() {
@@ -69,13 +79,20 @@ export class GridView extends PanelView<GridPage> {
   @state() private order = ""; // a column's name, with `-` before it for descending
   @state() private offset = 0;
 
-  protected override willUpdate(changed: PropertyValues): void {
-    if (changed.has("stamp") && changed.get("stamp") !== undefined) [this.order, this.offset] = ["", 0];
-    super.willUpdate(changed);
+  /** The reader's own order and place hold for as long as it is the same query. */
+  protected async ask(): Promise<GridPage> {
+    const { offset, order } = this;
+    const page = await this.rows(offset, order).catch((error: unknown) => {
+      if (!order && !offset) throw error;
+      return this.rows(0, ""); // another query may have no such column
+    });
+    if (page.query === this.shown?.query || (!order && !offset)) return page;
+    [this.order, this.offset] = ["", 0];
+    return this.rows(0, "");
   }
 
-  protected ask(): Promise<GridPage> {
-    return api.rows(this.thread, this.source, { offset: this.offset, limit: PAGE, order: this.order });
+  private rows(offset: number, order: string): Promise<GridPage> {
+    return api.rows(this.thread, this.source, this.staged, { offset, limit: PAGE, order });
   }
 
   private sort(name: string): void {
@@ -94,12 +111,16 @@ export class GridView extends PanelView<GridPage> {
     if (!page) return this.failure();
     const last = page.offset + page.rows.length;
     const total = page.total === null ? "" : ` of ${page.total}`;
+    const csv = api.exportUrl(this.thread, this.source, "csv");
     return html`
       <figure class="panel" data-testid="grid" data-source=${this.source} aria-busy=${this.loading}>
         <figcaption>
           <b>${page.title ?? "Rows"}</b>
           <span class="soft">${page.rows.length ? `${page.offset + 1}–${last}${total}` : "no rows"}</span>
-          <a class="button quiet" data-testid="csv" href=${api.exportUrl(this.thread, this.source, "csv")} download>CSV</a>
+          ${this.mark()}
+          ${this.staged
+            ? nothing
+            : html`<a class="button quiet" data-testid="csv" href=${csv} download>CSV</a>`}
         </figcaption>
         ${this.failure()}
         <div class="table" tabindex="0">
@@ -171,7 +192,7 @@ export class ChartView extends PanelView<unknown> {
   }
 
   protected ask(): Promise<unknown> {
-    return api.spec(this.thread, this.source);
+    return api.spec(this.thread, this.source, this.staged);
   }
 
   override disconnectedCallback(): void {
@@ -184,7 +205,11 @@ export class ChartView extends PanelView<unknown> {
 
   protected override updated(): void {
     const into = this.querySelector<HTMLElement>(".canvas");
-    if (!into) return;
+    if (!into) {
+      this.erase();
+      [this.erase, this.drawn] = [() => {}, null];
+      return;
+    }
     const look = `${this.theme.matches} ${into.clientWidth}`;
     if (this.shown === this.drawn && look === this.look) return;
     this.drawn = this.shown;
@@ -215,7 +240,8 @@ export class ChartView extends PanelView<unknown> {
       <figure class="panel" data-testid="chart" data-source=${this.source}>
         <figcaption>
           <b>Chart</b>
-          <a class="button quiet" href=${`${png}?scale=2`} download>PNG</a>
+          ${this.mark()}
+          ${this.staged ? nothing : html`<a class="button quiet" href=${`${png}?scale=2`} download>PNG</a>`}
         </figcaption>
         ${this.failure()}
         <div class="canvas" role="img" aria-label=${titleOf(this.shown)}></div>
@@ -233,7 +259,7 @@ function titleOf(spec: unknown): string {
 @customElement("ph-form")
 export class FormView extends PanelView<FormShown> {
   protected ask(): Promise<FormShown> {
-    return api.form(this.thread, this.source);
+    return api.form(this.thread, this.source, this.staged);
   }
 
   protected override render() {
@@ -244,6 +270,7 @@ export class FormView extends PanelView<FormShown> {
         <figcaption>
           <b>Form</b>
           <span class="soft">${form.complete ? "complete" : `${form.missing.length} missing`}</span>
+          ${this.mark()}
         </figcaption>
         ${this.failure()}
         <dl>

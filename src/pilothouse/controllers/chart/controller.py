@@ -17,6 +17,7 @@ from ...errors import ConfigError, ToolError, UsageError
 from ...loop.tools import Tool, tool
 from ...messages import JSON
 from ..errors import MissingExtra
+from ..exporting import STAGED, only
 from ..sql.cells import Column, described
 from ..sql.querying import QueryingController
 from ..sql.reader import QueryOptions
@@ -196,9 +197,7 @@ class ChartController(QueryingController[ChartState, ChartData]):
         Raises:
             UsageError: no chart is shown.
         """
-        if self.spec is None:
-            raise UsageError("cannot draw because there is no chart yet")
-        return {**self.spec, "$schema": SCHEMA_URL, "data": {"values": [dict(row) for row in self.rows]}}
+        return _full(self.spec, self.rows)
 
     async def render(self, form: Format, *, scale: float = 1.0) -> bytes:
         """The chart as a picture or page, without any network.
@@ -303,9 +302,17 @@ class ChartController(QueryingController[ChartState, ChartData]):
         return ChartData(tuple([(column.name, column.type) for column in columns]), made)
 
     async def _export_spec(self, given: Mapping[str, str]) -> Export:
-        _only(given)
-        data = json.dumps(_told(self.full_spec), ensure_ascii=False, allow_nan=False).encode()
-        return Export("application/json", data)
+        only(given, STAGED)
+        spec, rows = self.spec, self.rows
+        if (staged := self.chosen(given)) is not None:
+            try:
+                data = self._fetched.get(staged.query) or await self._read(staged.query)
+            except ToolError as error:
+                raise ValueError(str(error)) from None
+            misfit = staged.spec is not None and unknown_fields(staged.spec, data.names)
+            spec, rows = None if misfit else staged.spec, data.rows
+        found = json.dumps(_told(lambda: _full(spec, rows)), ensure_ascii=False, allow_nan=False)
+        return Export("application/json", found.encode())
 
     async def _export_png(self, given: Mapping[str, str]) -> Export:
         return Export("image/png", await self._picture("png", given), f"{self.namespace}.png")
@@ -314,7 +321,7 @@ class ChartController(QueryingController[ChartState, ChartData]):
         return Export("image/svg+xml", await self._picture("svg", given), f"{self.namespace}.svg")
 
     async def _picture(self, form: Format, given: Mapping[str, str]) -> bytes:
-        _only(given, "scale")
+        only(given, "scale")
         try:
             return await self.render(form, scale=float(given.get("scale", "1")))
         except (UsageError, ToolError) as error:
@@ -386,9 +393,10 @@ def _told(make: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _only(given: Mapping[str, str], *names: str) -> None:
-    if unknown := set(given) - set(names):
-        raise ValueError(f"there is no parameter {min(unknown)!r}")
+def _full(spec: Mapping[str, JSON] | None, rows: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
+    if spec is None:
+        raise UsageError("cannot draw because there is no chart yet")
+    return {**spec, "$schema": SCHEMA_URL, "data": {"values": [dict(row) for row in rows]}}
 
 
 __all__ = ["ChartController", "ChartData", "ChartState", "Finding"]

@@ -15,6 +15,7 @@ from ...errors import ConfigError, ToolError
 from ...loop.ready_tools import schema_tool
 from ...loop.tools import Tool, ToolLike, tool
 from ...messages import JSON, ToolSpec
+from ..exporting import STAGED, only, wants_staged
 from .fields import MISSING, Field, FieldPolicy, Shape, get_at, with_at
 from .filling import FieldError, Judged, draft_of, faults, fill, flat, judge
 from .options import MOST, Option, as_options, chosen, nearest, search, within
@@ -331,9 +332,10 @@ class FormController(StagedController[FormState], Generic[M]):
 
     async def _export(self, given: Mapping[str, str]) -> Export:
         """What an interface shows, as JSON."""
-        if given:
-            raise ValueError(f"there is no parameter {min(given)!r}")
-        return Export("application/json", json.dumps(self.public(self._now), ensure_ascii=False).encode())
+        only(given, STAGED)
+        staged = self.staged if wants_staged(given) else None
+        shown = self.public(staged or self._now)
+        return Export("application/json", json.dumps(shown, ensure_ascii=False).encode())
 
     async def prepare(self, value: FormState, reply: Reply | None) -> FormState:
         """Leaves out what the person has edited since the model saw it."""

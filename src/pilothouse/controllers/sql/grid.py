@@ -15,6 +15,7 @@ from ...errors import ConfigError, ToolError, UsageError
 from ...loop.tools import Tool, tool
 from ...messages import JSON, UNSET, Unset
 from ..errors import ExportLimit
+from ..exporting import STAGED, only
 from .cells import Column, as_json, described
 from .export import csv_bytes, frame, write_csv
 from .gate import Checked
@@ -190,7 +191,12 @@ class SQLGridController(QueryingController[GridState, GridView]):
             ValueError: a number or column that cannot be.
             QueryFailed: the database refused it, or it took too long.
         """
-        state, checked = await self._shown()
+        return await self._page(await self._shown(), offset, limit, order_by)
+
+    async def _page(
+        self, shown: tuple[GridState, Checked], offset: int, limit: int | None, order_by: Sequence[str]
+    ) -> RowPage:
+        state, checked = shown
         if offset < 0 or (limit is not None and limit < 1):
             raise ValueError("offset must be 0 or more, limit 1 or more")
         wanted = min(limit or self._page_size, self._page_size * 10, self._row_limit - offset)
@@ -311,17 +317,25 @@ class SQLGridController(QueryingController[GridState, GridView]):
         return described(rows.columns, rows.rows), rows.rows
 
     async def _export_rows(self, given: Mapping[str, str]) -> Export:
-        _only(given, "offset", "limit", "order_by")
+        only(given, "offset", "limit", "order_by", STAGED)
         order = [name for name in given.get("order_by", "").split(",") if name]
+        staged, view = self.chosen(given), self.view
         try:
-            page = await self.page(
-                _number(given, "offset", 0), limit=_number(given, "limit", self._page_size), order_by=order
-            )
+            if staged is None:
+                shown = await self._shown()
+            else:
+                shown, view = (
+                    (staged, await self._reader.check(staged.query)),
+                    self._fetched.get(staged.query),
+                )
+            offset, limit = _number(given, "offset", 0), _number(given, "limit", self._page_size)
+            page = await self._page(shown, offset, limit, order)
         except (UsageError, ToolError) as error:
             raise ValueError(str(error)) from None
-        view = self.view
         body = {
             **page.as_json(),
+            "query": shown[0].query,
+            STAGED: staged is not None,
             "title": None if view is None else view.title,
             "total": None if view is None else view.total,
             "complete": view is not None and view.complete,
@@ -329,7 +343,7 @@ class SQLGridController(QueryingController[GridState, GridView]):
         return Export("application/json", json.dumps(body, ensure_ascii=False).encode())
 
     async def _export_csv(self, given: Mapping[str, str]) -> Export:
-        _only(given)
+        only(given)
         try:
             columns, rows = await self._everything(UNSET)
         except (UsageError, ToolError) as error:
@@ -382,11 +396,6 @@ def _shared(cell: Any) -> JSON:
         return shown
     text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
     return text if len(text) <= SHARED_CELL else text[: SHARED_CELL - 1] + "…"
-
-
-def _only(given: Mapping[str, str], *names: str) -> None:
-    if unknown := set(given) - set(names):
-        raise ValueError(f"there is no parameter {min(unknown)!r}")
 
 
 def _number(given: Mapping[str, str], name: str, default: int) -> int:

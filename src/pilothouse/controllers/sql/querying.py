@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
+from ...conversation.controllers import ResponseEvent
 from ...conversation.staging import StagedController
 from ...loop.tools import Tool, ToolLike
 from ...messages import JSON
+from ..exporting import wants_staged
 from .reader import QueryOptions, Reader
 from .rows import QuerySource
 
@@ -59,6 +61,14 @@ class QueryingController(StagedController[S], Generic[S, F]):
         if (staged := self.staged) is not None:
             found["pending until the answer is complete"] = self.encode(staged)
         return found
+
+    def chosen(self, given: Mapping[str, str]) -> S | None:
+        """The staged state, if an export is asked for it and there is one."""
+        return self.staged if wants_staged(given) else None
+
+    def on_response(self, event: ResponseEvent, /) -> None:
+        """What was fetched for an answer is not shown for another one."""
+        self._fetched.clear()
 
     def _remember(self, query: str, found: F) -> None:
         self._fetched.pop(query, None)

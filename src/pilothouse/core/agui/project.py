@@ -42,12 +42,12 @@ from ...events import (
     TextTold,
     Unknown,
 )
-from ...messages import Message, ToolCall, Usage, Value
+from ...messages import JSON, Message, ToolCall, Usage, Value
 from ...records import Record
 from ..calls import result_id
 from ..delivery import Case, case_of_wait
 from ..run import Phase, RunState, apply
-from ..state_notes import NOTE
+from ..state_notes import NOTE, STAGED
 from . import events as agui
 from .content import arguments_text, plain_text, result_text
 from .ends import Names, ending, pausing, token_usage
@@ -139,6 +139,7 @@ class Projector:
         self._count = 0  # frames that the present fact made so far
         self._mute = False  # the reader has what the present fact adds to the streamed message
         self._frames: list[Frame] = []
+        self._staged: dict[str, JSON] = {}  # keys of AI controllers, by the call that staged for them
         self._own: list[Event | Snapshot | StateAt | None] = []  # None: has its place, and is not told
         self._end: tuple[Event, ...] = ()
         self._current: Streamed | None = None
@@ -325,6 +326,8 @@ class Projector:
 
     def _noted(self, fact: Noted, record: Record) -> None:
         """A change of the shared state; the first of a segment is told as the whole of it, whoever reads."""
+        if fact.name == STAGED and isinstance(fact.data, dict):
+            self._staged[str(fact.data.get("call_id"))] = fact.data.get("key")
         if fact.name != NOTE or record.seq < self._since:
             return
         delta = fact.data.get("delta") if isinstance(fact.data, dict) else None
@@ -411,6 +414,11 @@ class Projector:
         said = {"pilothouse": {"outcome": fact.outcome}}
         result = agui.ToolCallResult(result_id(fact.call_id), fact.call_id, text, "tool", metadata=said)
         self._own.append(result)
+        staged = self._staged.pop(fact.call_id, None)
+        if staged is not None and fact.outcome == "succeeded" and not fact.is_error:
+            self._own.append(
+                agui.Custom("pilothouse.staged", {"key": staged})
+            )  # an interface may look at it already
 
     def _lost(self, _fact: ContinuityLost, _record: Record) -> None:
         self._interrupt()
