@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
 import subprocess
 import sys
 import threading
 from asyncio import new_event_loop, set_event_loop
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from pilothouse.testing import ScriptedEndpoint
 from pilothouse.testing.endpoint import Refuse, failed, finished, reasoning, result, started, text, tool_call
@@ -105,39 +111,157 @@ from pilothouse.testing import ScriptedProvider
 from pilothouse.testing.scripted import call
 
 @tool(approval=True)
-def pay() -> str:
+def pay(what: str) -> str:
     "Pays."
-    return "paid"
+    return f"paid {what}"
 
 def answer(request):
-    return "It is done." if any(m.role == "tool" for m in request.messages) else [call("pay", call_id="c1")]
+    n, last = len(request.messages), request.messages[-1]
+    if last.role == "tool":
+        return "It is done."
+    if "pay" not in last.text:
+        return f"You said {last.text}."
+    both = ["first", "second"][: 2 if "both" in last.text else 1]
+    return [call("pay", {"what": what}, call_id=f"c{n}{what}") for what in both]
 
 agent = AgentController(ScriptedProvider(*[answer] * 9), tools=[pay])
 """
 
 
-def test_a_question_stays_open_when_the_terminal_is_left(tmp_path: Path) -> None:
-    """AG-141: `/quit` at a question ends nothing; another terminal shows it again, and the answer goes on from there."""
+@pytest.fixture
+def pays(tmp_path: Path) -> Callable[..., str]:
+    """A terminal with an agent that pays, over one file; what it printed."""
     (tmp_path / "pays.py").write_text(PAYS)
     command = [sys.executable, "-m", "pilothouse", "chat", "pays.py", "--thread", "t1", "--db", "q.db"]
-    env = {**clean_env(), "NO_COLOR": "1", "COLUMNS": "200"}
 
-    def chat(*lines: str) -> subprocess.CompletedProcess[str]:
-        said = "".join(f"{line}\n" for line in lines)
-        return subprocess.run(
+    def chat(*lines: str) -> str:
+        done = subprocess.run(
             command,
             cwd=tmp_path,
-            env=env,
-            input=said,
+            env={**clean_env(), "NO_COLOR": "1", "COLUMNS": "200"},
+            input="".join(f"{line}\n" for line in lines),
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout
 
-    first = chat("pay, please", "/quit")
-    assert "asks: May pay run? [y/n]" in first.stdout, first.stderr
-    second = chat("y")
-    assert "asks: May pay run? [y/n]" in second.stdout, second.stderr
-    assert "It is done." in second.stdout
-    assert "Traceback" not in first.stderr + second.stderr
+    return chat
+
+
+def test_questions_are_asked_one_at_a_time(pays: Callable[..., str]) -> None:
+    """AG-131: each names what would run; one is allowed, the other not; how each came out is told."""
+    out = pays("pay both", "perhaps", "y", "n")
+    first, second = (
+        'pay {"what":"first"}\nasks (1 of 2): May pay run? [y/n]',
+        'pay {"what":"second"}\nasks (2 of 2): ',
+    )
+    assert out.index(first) < out.index("answer with y or n") < out.index(second)
+    assert "⚙ pay succeeded paid first" in out
+    assert "⚙ pay refused" in out
+    assert "It is done." in out
+
+
+def test_a_question_can_be_ended(pays: Callable[..., str]) -> None:
+    """AG-95: `/stop` ends the run that waits, nothing is performed, and the conversation goes on."""
+    out = pays("/stop", "pay", "/stop", "hello", "/stop")
+    assert out.count("nothing waits for an answer") == 2
+    assert "cancelled" in out
+    assert "You said hello." in out
+    assert "paid" not in out
+    assert "asks" not in pays()
+
+
+def test_a_foreign_question_that_is_ended_is_answered_as_cancelled(tmp_path: Path) -> None:
+    """AG-95: a stop is no answer to a backend of somebody else; leaving the question is."""
+    scripts = [NOT_OURS, [started(), ASK], [started(), *text("e", "As you wish."), finished()]]
+    with Foreign(*scripts) as endpoint:
+        done = say(endpoint.url, "pay", "/stop", cwd=tmp_path)
+    assert "As you wish." in done.stdout, done.stderr
+    assert endpoint.asked[2].body["resume"] == [{"interruptId": "i", "status": "cancelled"}]
+
+
+def test_a_value_is_asked_for_as_its_schema_says(tmp_path: Path) -> None:
+    """AG-131: a number is sent as one; what does not fit is said in one line, and the question stays."""
+    ask = {
+        "id": "i",
+        "reason": "input_required",
+        "message": "How many?",
+        "responseSchema": {"type": "integer"},
+    }
+    pause = finished({"type": "interrupt", "interrupts": [ask]})
+    scripts = [NOT_OURS, [started(), pause], [started(), *text("e", "Seven it is."), finished()]]
+    with Foreign(*scripts) as endpoint:
+        done = say(endpoint.url, "buy", "many", "7", cwd=tmp_path)
+    assert "Seven it is." in done.stdout, done.stderr
+    assert done.stdout.count("asks: How many?") == 2
+    assert endpoint.asked[2].body["resume"][0]["payload"] == 7
+
+
+def test_an_answer_that_is_being_made_is_read_on(tmp_path: Path, gate: Gate) -> None:
+    """AG-44: somebody asked on that thread already: the terminal joins, and asks only then."""
+    served = Served(tmp_path, str(HELD), env=gate.env).start()
+    try:
+        command = [sys.executable, "-u", "-m", "pilothouse", "chat", served.url, "--thread", "t1"]
+        env = {**clean_env(), "NO_COLOR": "1"}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        asking = subprocess.Popen([*command, "-M", "hold on"], cwd=tmp_path, env=env, **pipes)
+        assert asking.stdout is not None
+        seen = b""
+        while b"First half." not in seen:
+            seen += asking.stdout.read(1)
+        joined = subprocess.Popen(command, cwd=tmp_path, env=env, **pipes)
+        assert joined.stdout is not None
+        seen = b""
+        while b"First half." not in seen:
+            seen += joined.stdout.read(1)
+        assert b"> " not in seen
+        gate.open()
+        out, _ = joined.communicate(b"/quit\n", timeout=60)
+        assert b"> " in out
+        assert asking.wait(60) == joined.returncode == 0
+        asking.communicate()
+    finally:
+        served.stop()
+
+
+def test_a_terminal_keeps_what_was_typed(tmp_path: Path) -> None:
+    """A real terminal: the arrow brings back the last line, as everywhere."""
+    (tmp_path / "pays.py").write_text(PAYS)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        env = {**clean_env(), "TERM": "xterm", "NO_COLOR": "1"}
+        os.execve(
+            sys.executable, [sys.executable, "-m", "pilothouse", "chat", "pays.py", "--db", "q.db"], env
+        )
+    seen = b""
+
+    def wait(text: bytes, times: int = 1) -> None:
+        nonlocal seen
+        while seen.count(text) < times:
+            ready, _, _ = select.select([terminal], [], [], 60)
+            assert ready, seen
+            seen += os.read(terminal, 4096)
+
+    wait(b"> ")
+    os.write(terminal, b"hello\n")
+    wait(b"You said hello.")
+    wait(b"> ", 2)
+    os.write(terminal, b"\x1b[A\n")
+    wait(b"You said hello.", 2)
+    wait(b"> ", 3)
+    os.write(terminal, b"\x04")
+    assert os.waitpid(pid, 0)[1] == 0
+    os.close(terminal)
+
+
+def test_a_question_stays_open_when_the_terminal_is_left(pays: Callable[..., str]) -> None:
+    """AG-141: `/quit` at a question ends nothing; another terminal shows it again, and the answer goes on from there."""
+    assert "asks: May pay run? [y/n]" in pays("pay, please", "/quit")
+    out = pays("y")
+    assert "asks: May pay run? [y/n]" in out
+    assert "It is done." in out

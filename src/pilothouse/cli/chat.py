@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,18 +20,18 @@ from rich.console import Console
 
 from ..agent_contracts import Agent
 from ..agent_errors import AgentError
+from ..agents.signals import watch
 from ..errors import NothingToDo, PilothouseError, UsageError
-from ..messages import UNSET
-from ..projection import InterruptAnswer
+from ..projection import AgentMessage
 from .explain import explain
+from .questions import Questions
 from .screen import Screen, plain
 
 HELP = """/retry  answer the last message again     /new     a new thread
-/quit   leave (or Ctrl-D)                 /thread  this thread's id
-Ctrl-C  stop the answer                   /help    this"""
+/stop   end what waits for an answer      /thread  this thread's id
+/quit   leave (or Ctrl-D)                 /help    this
+Ctrl-C  stop the answer"""
 
-_YES: Final = frozenset({"y", "yes", "ok"})
-_NO: Final = frozenset({"n", "no"})
 _PROBE_S: Final = 5.0
 
 
@@ -50,6 +50,8 @@ async def _chat(
     async with source as make:
         terminal = Terminal(make)
         try:
+            if message is None:
+                terminal.greet()
             await terminal.open(thread)
             if message is not None:
                 return await terminal.once(message)
@@ -130,19 +132,34 @@ class Terminal:
         # Styles are arguments: what a model writes is never read as markup.
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._agent: Any = None
+        self._questions: Questions | None = None
         self._left: list[Any] = []  # a conversation that nobody holds would stop its run
 
+    def greet(self) -> None:
+        """Says what can be typed."""
+        self._console.print(HELP, style="dim")
+
     async def open(self, thread: str | None) -> None:
-        """Opens a thread, or begins one."""
+        """Opens a thread, or begins one; what is being answered there is read to its end."""
         await self.aclose()
         self._agent = await self._make(thread).open()
         for message in self._agent.messages.get()[-6:]:
-            if message.role in ("user", "assistant") and message.text:
+            if message.role in ("user", "assistant") and message.text and _is_whole(message):
                 self._console.print(f"{message.role}: ", style="dim", end="")
                 self._console.print(plain(message.text), soft_wrap=True)
+        if self._agent.status.get() == "running":
+            await self._answer(self._followed)
+            return
         if (error := self._agent.error.get()) is not None:
             self._tell(_told(error))
         self._ask()
+
+    async def _followed(self) -> str:
+        """Reads an answer that somebody else asked for."""
+        async for status in watch(self._agent.status):
+            if status != "running":
+                break
+        return "paused" if self._pending() else "success"
 
     async def aclose(self) -> None:
         """Lets go of the agent. Closing its conversation would end a run that waits for an answer, so that stays."""
@@ -157,7 +174,6 @@ class Terminal:
 
     async def talk(self) -> None:
         """The dialogue."""
-        self._console.print(HELP, style="dim")
         while True:
             try:
                 with self._interrupting(self._stay):
@@ -171,11 +187,13 @@ class Terminal:
                 case "/quit" | "/exit":
                     return
                 case "/help":
-                    self._console.print(HELP, style="dim")
+                    self.greet()
                 case "/thread":
                     self._console.print(self._agent.thread_id)
                 case "/new":
                     await self.open(None)
+                case "/stop":
+                    await self._stop()
                 case "/retry":
                     await self._answer(self._agent.retry)
                 case _ if line[0] == "/" and line[1:].isalpha():
@@ -190,7 +208,9 @@ class Terminal:
     async def _answer(self, act: Callable[[], Any]) -> int:
         agent: Agent[Any] = self._agent
         screen = Screen(self._console)
-        screen.skip(agent.messages.get(), agent.tool_calls.get())
+        messages = agent.messages.get()
+        screen.skip([message for message in messages if _is_whole(message)], agent.tool_calls.get())
+        screen.messages(messages)
         leave = [agent.messages.subscribe(screen.messages), agent.tool_calls.subscribe(screen.calls)]
         try:
             with self._interrupting(agent.stop):
@@ -200,6 +220,7 @@ class Terminal:
             return 1
         except PilothouseError as error:
             self._tell(explain(error), "red")
+            self._ask()
             return 1
         finally:
             for end in leave:
@@ -240,27 +261,48 @@ class Terminal:
         return asked is not None and asked.resumable
 
     def _ask(self) -> None:
-        """Shows what the agent wants to know."""
+        """Shows what the agent wants to know, the first of it."""
+        self._questions = None
         if not self._pending():
             return
         batch = getattr(self._agent, "interrupts", None)
         items = () if batch is None else batch.batch.get()
-        for item in items:
-            how = " [y/n]" if _wants_consent(item) else ""
-            said = item.message or item.reason or "it waits for an answer"
-            self._console.print(plain(f"asks: {said}{how}"), style="magenta", soft_wrap=True)
+        if items:
+            self._questions = Questions(items, self._agent.tool_calls.get())
+            self._show_question(self._questions)
+
+    def _show_question(self, questions: Questions) -> None:
+        about, question = questions.shown()
+        if about:
+            self._tell(about, "dim")
+        self._tell(question, "magenta")
 
     async def _reply(self, line: str) -> None:
-        """The line is the answer to what was asked; of several questions, to all."""
-        batch = self._agent.interrupts.batch.get()
-        payloads = [_payload(item, line) for item in batch]
-        if UNSET in payloads:
-            self._tell("answer with y or n; /quit leaves, and it stays open")
-            return
-        answers = [
-            InterruptAnswer(item.id, payload=payload) for item, payload in zip(batch, payloads, strict=True)
-        ]
-        await self._answer(lambda: self._agent.submit(resume=answers))
+        """The line answers the question that is shown; with the last one all answers go out."""
+        if self._questions is None:
+            self._ask()
+        questions = self._questions
+        if questions is None:
+            self._tell("what it waits for cannot be answered here")
+        elif not questions.take(line):
+            self._tell("answer with y or n; /stop ends it, /quit leaves and it stays open")
+        elif not questions.complete:
+            self._show_question(questions)
+        else:
+            self._questions = None
+            await self._answer(lambda: self._agent.submit(resume=questions.answers))
+
+    async def _stop(self) -> None:
+        """Ends what waits; a backend that cannot be stopped is told that there will be no answer."""
+        questions = self._questions
+        if not self._pending():
+            self._tell("nothing waits for an answer")
+        elif await self._agent.stop() != "nothing":
+            self._questions = None
+            self._tell("cancelled")
+        elif questions is not None:
+            self._questions = None
+            await self._answer(lambda: self._agent.submit(resume=questions.dropped()))
 
     @contextmanager
     def _interrupting(self, do: Callable[[], object]) -> Iterator[None]:
@@ -285,6 +327,10 @@ class Terminal:
         self._console.print(plain(line), style=style, soft_wrap=True)
 
 
+def _is_whole(message: AgentMessage) -> bool:
+    return message.delivery.phase == "complete"
+
+
 def _told(error: AgentError) -> str:
     """An error in one line: in the provider's words where there are some, and what can be done."""
     cause = error.__cause__
@@ -296,27 +342,18 @@ def _told(error: AgentError) -> str:
     return f"{said}: {error.detail}" if error.detail else said
 
 
-def _wants_consent(item: Any) -> bool:
-    schema = item.response_schema
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    return item.reason in ("tool_call", "confirmation") or (
-        isinstance(properties, dict) and "approved" in properties
-    )
-
-
-def _payload(item: Any, line: str) -> Any:
-    if not _wants_consent(item):
-        return line
-    word = line.lower()
-    return True if word in _YES else False if word in _NO else UNSET
-
-
 def _prompt() -> None:
     sys.stdout.write("\n> ")
     sys.stdout.flush()
 
 
 def _read() -> str:
+    """A line of the person: with a history and keys that edit it where there is a terminal."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        with suppress(ImportError):  # Windows has none
+            import readline  # noqa: F401 - what `input` edits with
+        sys.stdout.write("\n")
+        return input("> ")
     _prompt()
     line = sys.stdin.readline()
     if not line:

@@ -32,6 +32,7 @@ class Screen:
         self._begun: set[str] = set()
         self._over: set[str] = set()
         self._reasoning = False
+        self._earlier: set[str] = set()  # calls whose line was printed before: their result names them again
 
     def skip(self, messages: Sequence[AgentMessage], calls: Sequence[AgentToolCall]) -> None:
         """What is there already is not printed."""
@@ -39,7 +40,8 @@ class Screen:
             self._texts[message.id] = message.text
             self._thoughts[message.id] = len(message.reasoning or "")
         self._begun |= {call.id for call in calls}
-        self._over |= self._begun
+        self._over |= {call.id for call in calls if _has_ended(call)}
+        self._earlier = self._begun - self._over
 
     def messages(self, messages: Sequence[AgentMessage]) -> None:
         """Prints what was added to the answers."""
@@ -75,8 +77,10 @@ class Screen:
                 self._end_reasoning()
                 self._styled(f"\n⚙ {call.name}", "cyan")
                 self._styled(" …", "")
-            if (call.result is not UNSET or call.error is not None) and call.id not in self._over:
+            if _has_ended(call) and call.id not in self._over:
                 self._over.add(call.id)
+                if call.id in self._earlier:
+                    self._styled(f"⚙ {call.name}", "cyan")
                 self._styled(f" {call.ledger or call.status} ", "cyan")
                 self._styled(f"{_said(call)[:_RESULT]}\n", "dim")
 
@@ -87,6 +91,10 @@ class Screen:
         if self._reasoning:
             self._reasoning = False
             self._write()
+
+
+def _has_ended(call: AgentToolCall) -> bool:
+    return call.result is not UNSET or call.error is not None
 
 
 def _said(call: AgentToolCall) -> str:
