@@ -34,6 +34,7 @@ from .health import Health
 from .house import AgentDefinition, AutoRecover, House
 from .page import Page
 from .problems import document, not_found, problem_of
+from .proxies import Proxies
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
 from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions
@@ -72,6 +73,8 @@ class Server:
         history: whose list of messages counts. "server": the thread is the truth and a client's list is understood
             against it; "client": each request brings its whole history, for clients that keep their own.
         auto_recover: when runs that a crash cut are taken up again.
+        trusted_proxies: addresses or networks of proxies in front: only what they forward is read.
+        allowed_hosts: names besides this machine's own by which the loopback default may be asked.
         error_detail: what is told of a provider's error.
         drain_timeout: seconds that live runs get to end when the server goes down.
         openapi: whether `/openapi.json` tells the routes.
@@ -92,6 +95,7 @@ class Server:
         streams: StreamOptions | None = None,
         limits: ServerLimits | None = None,
         cors: CORS | None = None,
+        trusted_proxies: Sequence[str] = (),
         allowed_hosts: Sequence[str] = (),
         error_detail: Detail = "safe",
         agui: AGUIOptions | None = None,
@@ -109,6 +113,7 @@ class Server:
         self.drain_timeout = drain_timeout
         self.is_loopback_only = auth is None
         self._cors = cors
+        self._proxies = Proxies(trusted_proxies)
         self._auth: Authenticator = auth or LoopbackOnly(allowed_hosts, () if cors is None else cors.origins)
         self._own_journal = False
         journal = journal or self._journal_of(agents)
@@ -296,15 +301,10 @@ class Server:
         self, scope: Scope, receive: Receive, path: str, headers: Mapping[str, str], match: Match
     ) -> ASGIApp:
         """What answers a request: authenticated before its body is read (SV-10)."""
-        client = scope.get("client")
+        asked = self._proxies.asked(scope, headers)
         principal = await self._auth(
             AuthRequest(
-                scope["method"],
-                path,
-                headers,
-                None if client is None else client[0],
-                scope.get("scheme", "http"),
-                scope.get("user"),
+                scope["method"], path, asked.headers, asked.peer, asked.scheme, scope.get("user"), asked.proxy
             )
         )
         if not principal.tenant:

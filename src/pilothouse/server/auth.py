@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from ..errors import ConfigError, PilothouseError
 from ..messages import JSON
+from .proxies import Networks
 
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -32,7 +33,10 @@ class Principal(Struct, frozen=True):
 
 
 class AuthRequest(Struct, frozen=True):
-    """A request's head. Names of headers are in lower case; of a repeated one the last value counts."""
+    """A request's head. Names of headers are in lower case; of a repeated one the last value counts.
+
+    `peer`, `scheme` and the header `host` are those of the client, also behind a proxy that is trusted: that one is `proxy`.
+    """
 
     method: str
     path: str
@@ -40,6 +44,7 @@ class AuthRequest(Struct, frozen=True):
     peer: str | None
     scheme: str = "http"
     user: Any = None
+    proxy: str | None = None
 
 
 class Unauthenticated(PilothouseError):
@@ -137,17 +142,26 @@ class BearerTokens:
 
 @final
 class TrustedHeader:
-    """A header that a proxy of ours sets; only from `trusted_proxies`, which the server is told."""
+    """A header in which a proxy of ours names who is signed in; from anybody else it counts for nothing.
 
-    def __init__(self, name: str, trusted_proxies: Sequence[str], *, tenant: str | None = None) -> None:
+    Args:
+        name: of the header; the proxy must set or remove it on every request.
+        trusted_proxies: addresses or networks; none takes those of the server.
+        tenant: of everybody; else each is a tenant of its own.
+    """
+
+    def __init__(self, name: str, trusted_proxies: Sequence[str] = (), *, tenant: str | None = None) -> None:
         self._name = name.lower()
-        self._proxies = frozenset(trusted_proxies)
+        self._proxies = Networks(trusted_proxies)
         self._tenant = tenant
 
     async def __call__(self, request: AuthRequest, /) -> Principal:
-        """Whom the proxy names; each is a tenant of its own unless one is given for all."""
+        """Whom the proxy names."""
         name = request.headers.get(self._name, "").strip()
-        if request.peer not in self._proxies or not name:
+        proxied = request.proxy is not None
+        if self._proxies:
+            proxied = (request.proxy or request.peer) in self._proxies
+        if not proxied or not name:
             raise Unauthenticated(f"the proxy names nobody in {self._name}")
         return Principal(name, self._tenant or name)
 
