@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Self, final
+
+from msgspec.structs import replace
 
 from ..agent_errors import RecoveryRequired, UnsupportedOption
 from ..clock import SystemClock

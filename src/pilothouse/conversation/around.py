@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from ..errors import HookError, PostponeTimeout, ReplyTimeout, SendAbandoned, SendRefused

@@ -5,13 +5,10 @@ The parts themselves are `messages.Image`, `Audio`, `Video` and `File`; `Attachm
 
 from __future__ import annotations
 
-import mimetypes
 import re
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -50,6 +47,9 @@ class _Maker:
 
     def from_path(self, path: str | PathLike[str], *, mime_type: str | None = None) -> Media:
         """Reads a file; its type is guessed from its name, else `application/octet-stream`."""
+        import mimetypes
+        from pathlib import Path
+
         file = Path(path)
         guessed = mime_type or mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         return self(data=file.read_bytes(), mime_type=guessed, filename=file.name)
@@ -91,6 +91,8 @@ def checked(part: Media) -> Media:
 def _check_url(url: str) -> None:
     if _CONTROL.search(url):
         raise ValueError("url must not hold control characters")
+    from urllib.parse import urlsplit
+
     scheme = urlsplit(url).scheme.lower()
     if not scheme or scheme in _BARRED:
         raise ValueError(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import ref
+
+from msgspec import Struct, field
 
 from ..core.delivery import ENDINGS, Ending, case_of_refusal, words
 from ..errors import UsageError
@@ -27,8 +28,7 @@ RequestKind: TypeAlias = Literal["send", "continue", "retry", "regenerate"]
 CommitResult: TypeAlias = Literal["committed", "discarded", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEvent:
+class RequestEvent(Struct, frozen=True):
     """A send that is about to be committed; the same object for every hook and for the request listener.
 
     Attributes:
@@ -51,8 +51,7 @@ class RequestEvent:
     resumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseMetadata:
+class ResponseMetadata(Struct, frozen=True):
     """Of the model response read last, as far as it was told.
 
     Attributes:
@@ -64,8 +63,7 @@ class ResponseMetadata:
     model: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HookFailure:
+class HookFailure(Struct, frozen=True):
     """A hook that raised after the outcome was fixed: it changed nothing.
 
     Attributes:
@@ -78,8 +76,7 @@ class HookFailure:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseEvent:
+class ResponseEvent(Struct, frozen=True):
     """How a send ended.
 
     Attributes:
@@ -104,8 +101,7 @@ class ResponseEvent:
     hook_errors: tuple[HookFailure, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(Struct, frozen=True):
     """Bytes that a controller gives to a surface."""
 
     media_type: str

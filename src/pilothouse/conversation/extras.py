@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..messages import JSON, Message, ToolSpec
 from ..records import Parent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunExtras:
+class RunExtras(Struct, frozen=True, kw_only=True):
     """All of it goes into the run's immutable specification.
 
     Attributes:
@@ -35,8 +35,7 @@ class RunExtras:
     extensions: Mapping[str, JSON] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """A send that ended before its commit: no run exists. Stands on a `Reply` only, never in a journal (AC-28)."""
 
     error: BaseException

@@ -11,8 +11,9 @@ import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
 from copy import copy, deepcopy
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from ..cancel import Token
 from ..contracts import RunPort
@@ -29,8 +30,7 @@ FORMS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SendOptions:
+class SendOptions(Struct, frozen=True):
     """What a text form is given beside the messages; unset is None."""
 
     signal: Token

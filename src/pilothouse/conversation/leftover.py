@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from ..commands import Command, FollowUp, Steer
 from ..events import CommandReceived, InputReturned, StopRequested
@@ -15,8 +16,7 @@ given_again: Final[ContextVar[bool]] = ContextVar("pilothouse_given_again", defa
 """Steering that is given to the next run has passed the interceptor when it was said first (AC-132)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
+class Leftover(Struct, frozen=True):
     """An input that the head run did not take."""
 
     run_id: str

@@ -135,6 +135,8 @@ class Notifier:
                     self._deliver(name, args, fence)
         finally:
             self._draining = False
+            if not self._queue:
+                self._queue = None
 
     def _deliver(self, name: str, args: tuple[Any, ...], fence: Fence | None) -> None:
         option = self._option(name)

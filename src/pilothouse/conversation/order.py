@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from ..messages import JSON, Context, InputPart, Message
 from ..records import Parent
@@ -13,8 +14,7 @@ from .extras import RunExtras
 RETRY: Final = "retry"
 
 
-@dataclass(slots=True)
-class Order:
+class Order(Struct):
     """What a send is to do.
 
     Attributes:

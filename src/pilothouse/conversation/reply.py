@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from msgspec import Struct
 
 from ..cancel import Token
 from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete
@@ -45,8 +46,7 @@ class ReplyPhase(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class PartialResponse:
+class PartialResponse(Struct, frozen=True):
     """What arrived of a response that did not finish; why is the outcome of its reply.
 
     Attributes:

@@ -10,7 +10,6 @@ is that of their first appearance.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Container
 from typing import Any, Final, TypeAlias
 
@@ -97,6 +96,8 @@ class _CallBlock(_Block):
         if args == self.value:
             return ""
         self.value = None if self.size else args
+        import json
+
         return json.dumps(args, ensure_ascii=False, separators=(",", ":"))
 
     def part(self, tag: str) -> Part | None:
@@ -319,6 +320,8 @@ def judge_arguments(raw: str) -> tuple[dict[str, JSON], str | None]:
         value = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         try:  # the fast decoder refuses lone surrogates, which are to become U+FFFD
+            import json
+
             value = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             return {}, f"the arguments are not JSON: {error}"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from pathlib import Path
 from typing import Final, final
 
 from ..clock import SystemClock
 from ..records import Owner
 
-_PROC: Final = Path("/proc/self/stat").exists()
+_PROC: Final = os.path.exists("/proc/self/stat")  # noqa: PTH110 - pathlib is five milliseconds of a first answer
 """Linux: processes are files."""
 
 
@@ -71,8 +70,8 @@ def _machine() -> str:
     """Names the boot and the process namespace in which a process number means something; empty if unknown."""
     if _PROC:
         try:
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-            return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+            boot = _read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+            return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - as above
         except OSError:
             return ""
     if os.name != "posix":
@@ -82,12 +81,17 @@ def _machine() -> str:
     return f"{uuid.getnode():x}"
 
 
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # noqa: PTH123 - as above
+        return file.read()
+
+
 def _start_of(pid: int) -> str | None:
     """When a process began, in the system's own words; empty for one that is dead, None where it cannot be known."""
     if not _PROC:
         return _start_by_ps(pid)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = _read(f"/proc/{pid}/stat")
     except FileNotFoundError:
         return None  # hidden (hidepid), or gone since it was asked for: the next look tells
     except ProcessLookupError:

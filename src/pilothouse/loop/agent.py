@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Self, final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from msgspec import Struct
 
 from ..clock import SystemClock
 from ..contracts import Clock, Provider, RunPort
@@ -16,24 +18,23 @@ from ..core.prices import cost_of
 from ..core.transcript import Transcript
 from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
 from ..events import CallStarted, Completed, ModelRequested, Outcome, OutputAdded, Truncated, Unknown
-from ..messages import Message, Model, Price, Usage, user_message
+from ..messages import JSON, Message, Model, Price, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
 from .bench import Bench
 from .config import LoopConfig
 from .handoff import Handoff, Handoffs
-from .output import Output, output_by, output_of
 from .plan import Plan, Providers
-from .port import MemoryPort
-from .resume import Log
-from .spill import reader
 from .tools import Tool, ToolLike, ToolSet, tool_source
 from .turn import Step, Turns
 from .work import Work
 
+if TYPE_CHECKING:
+    from .output import Output
+    from .port import MemoryPort
+
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LoopResult:
+class LoopResult(Struct, frozen=True, kw_only=True, eq=False):
     """How `AgentLoop.ask` ended.
 
     Attributes:
@@ -107,7 +108,7 @@ class AgentLoop:
         deps: object = None,
         clock: Clock | None = None,
     ) -> None:
-        self._output = None if output_type is None else output_of(output_type)
+        self._output = None if output_type is None else _output_of(output_type)
         self._providers = Providers(provider)
         if config is None:
             config = LoopConfig.plain(self._providers.default_model)
@@ -126,15 +127,7 @@ class AgentLoop:
         self._bench = Bench(deps)
         self._plan: Plan | None = None  # of a run without options
         self._instructions = ""
-        self.config_digest: str = digest_of(
-            {
-                "model": self.config.model,
-                "system_prompt": system_prompt,
-                "tools": self._tools().digest,
-                "settings": self.config.settings,
-                "limits": repr(self.config.limits),
-            }
-        )
+        self.config_digest: str = _digest_of(self.config, system_prompt, self._tools().digest)
 
     def offering(self, tools: Sequence[Tool], instructions: str = "", *, digest: str = "") -> AgentLoop:
         """The same loop with more tools behind its own and more to say behind its system prompt.
@@ -213,6 +206,8 @@ class AgentLoop:
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts alone: what is known is not done again (LP-49)."""
         work = self._work(start, port)
+        from .resume import Log
+
         step, answer = await Log(work, self._handoffs).read()
         await Turns(work, self._bench, self._handoffs).drive(step, answer)
 
@@ -220,7 +215,7 @@ class AgentLoop:
         self._bench.attach()
         plan, spec = self._plan, start.spec
         if plan is None or spec.options or spec.output_schema is not None:
-            output = self._output if spec.output_schema is None else output_by(spec.output_schema)
+            output = self._output if spec.output_schema is None else _output_by(spec.output_schema)
             try:
                 plan = Plan(
                     self.config,
@@ -259,6 +254,8 @@ class AgentLoop:
             raise UsageError("cannot ask because there is nothing to answer: give a prompt")
         spec = RunSpec(run_id, run_id, given)
         start = Start(spec, tuple(history), "", "memory", "", 1, "")
+        from .port import MemoryPort
+
         port = MemoryPort(start, self._clock)
         port.attended = False
         try:
@@ -274,12 +271,43 @@ def _with_doors(
     return (lambda: [*tools(), *doors]) if callable(tools) else [*tools, *doors]
 
 
+@lru_cache(maxsize=64)
+def _digest_of(config: LoopConfig, system_prompt: str | None, tools: str) -> str:
+    """Names what a run was made under; remembered, since hosts make a loop for each conversation of one configuration."""
+    return digest_of(
+        {
+            "model": config.model,
+            "system_prompt": system_prompt,
+            "tools": tools,
+            "settings": config.settings,
+            "limits": repr(config.limits),
+        }
+    )
+
+
+# What few loops need is loaded when it is needed: a first answer without tools comes in half the time.
+
+
+def _output_of(wanted: type[Any]) -> Output:
+    from .output import output_of
+
+    return output_of(wanted)
+
+
+def _output_by(schema: JSON) -> Output:
+    from .output import output_by
+
+    return output_by(schema)
+
+
 def _with_reader(work: Work, tools: ToolSet) -> ToolSet:
     """The tools of a thread that has results which were left out (TL-15)."""
     if "read_artifact" in tools.names:
         return tools
     made = work.reader_sets.get(tools.digest)
     if made is None:
+        from .spill import reader
+
         made = work.reader_sets[tools.digest] = ToolSet([*tools, reader(work)])
     return made
 

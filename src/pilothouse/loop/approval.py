@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, final
+
+from msgspec import Struct
 
 from ..errors import ConfigError
 from ..messages import JSON
-from .hooks import CallCheck
-from .tools import Tool
 
-Match: TypeAlias = str | Callable[[CallCheck], bool]
+if TYPE_CHECKING:
+    from .hooks import CallCheck
+    from .tools import Tool
+
+Match: TypeAlias = "str | Callable[[CallCheck], bool]"
 """A tool's name, with `*` and `?` as in file names, or a function that looks at the call."""
 
 Mode: TypeAlias = Literal[
@@ -48,8 +51,7 @@ class Rule(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class ApprovalPolicy:
+class ApprovalPolicy(Struct, frozen=True, kw_only=True, eq=False):
     """First match wins: `deny`, `critical`, `ask`, a changed tool, `allow`, a remembered rule, the tool's wish, `mode`.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -144,6 +143,8 @@ def _unknown(name: str, tools: ToolSet) -> str:
     if not tools.names:
         return f"There is no tool {name!r}: no tools are available."
     text = f"There is no tool {name!r}. Available: {', '.join(tools.names)}."
+    import difflib
+
     if nearest := difflib.get_close_matches(name.strip(), tools.names, 1, 0.5):
         text += f" Did you mean {nearest[0]!r}?"
     return text

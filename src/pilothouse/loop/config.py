@@ -5,11 +5,12 @@ A configuration holds no state of a run and serves any number of them at once.
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
-from typing import Any, Final, Literal, final
+from typing import TYPE_CHECKING, Any, Final, Literal, final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..core.breaker import RepetitionBreaker, ToolMisuseBreaker
 from ..errors import ConfigError
@@ -17,16 +18,18 @@ from ..messages import Model
 from ..responses import ModelSettings
 from .approval import ApprovalPolicy
 from .dump import Redactor
-from .hooks import (
-    AfterToolCall,
-    BeforeToolCall,
-    OverWindowRelief,
-    PrepareNextTurn,
-    QueuedSource,
-    ShouldStop,
-    TransformContext,
-)
-from .stuck import StuckToolConfig
+
+if TYPE_CHECKING:
+    from .hooks import (
+        AfterToolCall,
+        BeforeToolCall,
+        OverWindowRelief,
+        PrepareNextTurn,
+        QueuedSource,
+        ShouldStop,
+        TransformContext,
+    )
+    from .stuck import StuckToolConfig
 
 MIN_WINDOW: Final = 16_384
 """Tokens: a smaller window leaves no room for a conversation."""
@@ -38,8 +41,7 @@ def _check(field: str, value: object, fits: bool, wanted: str) -> None:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """When a request that failed before anything was visible is made again (LP-18 … LP-20).
 
     Attributes:
@@ -64,13 +66,14 @@ class RetryPolicy:
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after so many failed requests, without a hint of the server."""
+        from random import random  # half a megabyte and a millisecond, for runs that go well
+
         seconds = min(self.base * self.factor ** (failures - 1), self.max_delay)
-        return float(seconds * (1 + self.jitter * (2 * random.random() - 1)))  # noqa: S311 - no secret
+        return float(seconds * (1 + self.jitter * (2 * random() - 1)))  # noqa: S311 - no secret
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Bounds of one run (LP-38). What reaches one ends `Incomplete("limit", name)` unless said otherwise.
 
     Attributes:
@@ -105,7 +108,7 @@ class Limits:
     follow_up_batches: int = 50
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
+        for name in self.__struct_fields__:
             value = getattr(self, name)
             if name == "per_tool":
                 for tool, count in value.items():
@@ -122,7 +125,7 @@ class Limits:
         """
         lower: dict[str, Any] = {}
         for name, value in changes.items():
-            if name not in self.__dataclass_fields__:
+            if name not in self.__struct_fields__:
                 raise ConfigError(f"loop.limits: no limit is called {name!r}")
             if name == "per_tool":
                 lower[name] = _lower_each(self.per_tool, value)
@@ -158,8 +161,7 @@ def _check_subscribable(source: AsyncIterable[object] | None) -> None:
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class LoopConfig:
+class LoopConfig(Struct, frozen=True, kw_only=True, eq=False):
     """The loop's settings; compared by identity.
 
     Attributes:
@@ -286,6 +288,6 @@ class LoopConfig:
             ConfigError: for a name that is no setting, or a value that cannot work.
         """
         for name in changes:
-            if name not in self.__dataclass_fields__:
+            if name not in self.__struct_fields__:
                 raise ConfigError(f"LoopConfig has no setting {name!r}")
         return replace(self, **changes)

@@ -7,8 +7,9 @@ that is taken up again goes on with the agent that had it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from ..errors import ConfigError
 from ..events import Noted
@@ -22,8 +23,7 @@ PREFIX: Final = "hand_over_to_"
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Handoff:
+class Handoff(Struct, frozen=True, kw_only=True, eq=False):
     """An agent that a conversation can be handed to; what is None stays as it is.
 
     Attributes:

@@ -10,8 +10,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, final
+
+from msgspec import Struct
 
 from ..contracts import CancelScope, Clock
 from ..events import Effect
@@ -30,8 +31,7 @@ class HookFailed(Exception):
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class CallCheck:
+class CallCheck(Struct, frozen=True, eq=False):
     """A call before it runs. `args` are the validated arguments; `effect` what it would do."""
 
     call_id: str
@@ -46,8 +46,7 @@ class CallCheck:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class CallDone:
+class CallDone(Struct, frozen=True, eq=False):
     """A call after it ran. `duration` is seconds."""
 
     check: CallCheck
@@ -57,24 +56,21 @@ class CallDone:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """Says no; the reason is for the model."""
 
     reason: str | None = None
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Rewrite:
+class Rewrite(Struct, frozen=True):
     """Other arguments; they are validated again."""
 
     args: Mapping[str, JSON]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Override:
+class Override(Struct, frozen=True):
     """Another result; what is left out stays as it was."""
 
     parts: tuple[Part, ...] | None = None
@@ -84,8 +80,7 @@ class Override:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class TransformInfo:
+class TransformInfo(Struct, frozen=True, eq=False):
     """What a request is about to be."""
 
     run_id: str
@@ -97,8 +92,7 @@ class TransformInfo:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class TurnInfo:
+class TurnInfo(Struct, frozen=True, eq=False):
     """A turn that is over: its message, the results of its calls, and what the run has used so far."""
 
     run_id: str
@@ -112,8 +106,7 @@ class TurnInfo:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NextTurn:
+class NextTurn(Struct, frozen=True, kw_only=True, eq=False):
     """Changes for the turns to come; what is left out stays."""
 
     messages: Sequence[Message] | None = None
@@ -124,8 +117,7 @@ class NextTurn:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class PollInfo:
+class PollInfo(Struct, frozen=True, eq=False):
     """Who asks for queued messages, and when."""
 
     run_id: str
@@ -135,8 +127,7 @@ class PollInfo:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class OverWindow:
+class OverWindow(Struct, frozen=True, eq=False):
     """A request that is too large. `cause` is `estimate`, `provider` or `asked`; sizes are tokens."""
 
     messages: Sequence[Message]
@@ -149,8 +140,7 @@ class OverWindow:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class Relief:
+class Relief(Struct, frozen=True, eq=False):
     """A smaller context, with how it was made and what that used; a plain list says the same in short."""
 
     messages: Sequence[Message]

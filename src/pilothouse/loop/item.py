@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
+
+from msgspec import Struct
 
 from ..events import RequestResolved
 from ..messages import ToolCall
@@ -12,8 +13,7 @@ from .checking import Ready
 
 
 @final
-@dataclass(slots=True, eq=False)
-class Item:
+class Item(Struct, eq=False):
     """One call of a batch.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,9 +12,10 @@ from ..errors import ConfigError
 from ..messages import JSON, Model, ToolSpec
 from ..responses import ModelSettings
 from .config import Limits, LoopConfig
-from .output import Output
-from .ready_tools import external_tool
 from .tools import ToolSet
+
+if TYPE_CHECKING:
+    from .output import Output
 
 OPTION_PREFIX: Final = "loop."
 
@@ -103,6 +104,8 @@ def _with_client_tools(tools: Callable[[], ToolSet], given: JSON) -> Callable[[]
     """The loop's tools, and those of the run that a client runs (TL-16)."""
     if not given:
         return tools
+    from .ready_tools import external_tool
+
     try:
         specs = msgspec.convert(given, list[ToolSpec])
     except msgspec.ValidationError as error:

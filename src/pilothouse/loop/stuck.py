@@ -7,8 +7,9 @@ A call is watched by its time alone. T is the larger of `factor` × its declared
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, final
+
+from msgspec import Struct
 
 from ..core.calls import REPEATABLE
 from ..errors import ConfigError
@@ -16,8 +17,7 @@ from ..events import Effect
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StuckToolConfig:
+class StuckToolConfig(Struct, frozen=True, kw_only=True):
     """How long calls are supervised. All times are seconds.
 
     Attributes:

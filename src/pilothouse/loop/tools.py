@@ -6,18 +6,20 @@ import inspect
 import re
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, overload
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, overload
 
 from ..core.canonical import digest_of
 from ..errors import ConfigError, ToolDefinitionError
 from ..events import Effect
 from ..messages import JSON, UNSET, ToolSpec, Unset
 from .answers import Backgrounded, NotRun, ToolResult
-from .coercion import Args
-from .context import ToolContext
-from .hooks import CallCheck
-from .schema import Frozen, Parameters
-from .signature import read_signature
+
+if TYPE_CHECKING:
+    from .coercion import Args
+    from .context import ToolContext
+    from .hooks import CallCheck
+    from .schema import Frozen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,6 +236,10 @@ def _make(
 ) -> Tool:
     if not callable(function):
         raise ToolDefinitionError(f"{function!r} is no function")
+    from .context import ToolContext
+    from .schema import Parameters
+    from .signature import read_signature
+
     called = name or _name_of(function)
     check_options(called, options)
     signature = read_signature(function, called, ToolContext)
@@ -318,6 +324,8 @@ class ToolSet:
 def tool_source(tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]]) -> Callable[[], ToolSet]:
     """Makes the tool set of a turn; schemas are built once a tool, not once a turn."""
     if not callable(tools):
+        if not tools:
+            return no_tools
         fixed = ToolSet(tools)
         return lambda: fixed
     made: dict[Any, Tool] = {}
@@ -330,6 +338,12 @@ def tool_source(tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]]) ->
         return last[0][1]
 
     return supply
+
+
+@cache
+def no_tools() -> ToolSet:
+    """The set without tools: one for all who have none."""
+    return ToolSet(())
 
 
 def _remembered(given: ToolLike, made: dict[Any, Tool]) -> Tool:

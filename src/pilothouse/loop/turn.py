@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum, auto
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
 
 from ..core.calls import result_message, text_parts
 from ..events import (
@@ -32,11 +32,12 @@ from .bench import Bench
 from .between import Between
 from .book import Detached, Reopened, Stopped
 from .handoff import Handoffs
-from .output import NAME, NotOutput, repair_text
-from .phase import Phase
 from .queues import Item, Kind, Queues
 from .requesting import Requests
 from .work import Work
+
+if TYPE_CHECKING:
+    from .phase import Phase
 
 
 class Step(IntEnum):
@@ -161,6 +162,8 @@ class Turns:
         assert answer is not None
         assert answer.message is not None
         if self._phase is None:
+            from .phase import Phase  # all of the tools' side: a run without calls does without it
+
             self._phase = Phase(self._work, self._bench)
         await self._phase.run(answer.message, steered=self._queues.open("steering"))
         self._course = AFTER[answer.end.reason](self._work, answer)
@@ -249,6 +252,8 @@ class Turns:
         work, output = self._work, self._work.plan.output
         if output is None or course.way != "settle" or answer.end.reason != "complete":
             return course
+        from .output import NAME, NotOutput, repair_text
+
         assert answer.message is not None
         try:
             content, _ = output.parse(answer.message.text)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTiming:
+class RunTiming(Struct, frozen=True, kw_only=True):
     """Time limits of a run controller (specs: README, time limits)."""
 
     start: float = 60.0
@@ -23,8 +22,7 @@ class RunTiming:
     poll: float = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLimits:
+class RunLimits(Struct, frozen=True, kw_only=True):
     """Size limits of a run controller (RC §3.12)."""
 
     max_fact_bytes: int = 256 * 1024
@@ -39,8 +37,7 @@ class RunLimits:
     max_extension_bytes: int = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RunStats:
+class RunStats(Struct, frozen=True):
     """What a run controller holds in this process.
 
     Attributes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final, Literal, TypeAlias
+
+from msgspec.structs import replace
 
 from ..commands import Command, Steer
 from ..conversation.extras import RunExtras

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace as dataclass_replace
 from typing import Any
 
 from msgspec.structs import replace
@@ -334,7 +333,7 @@ class ScopedRuns:
             **await kept(self.house.journal, context),
             **self.house.traces.keeping(key, agent, thread.key, self._traceparent),
         }
-        extras = dataclass_replace(extras, tenant=self.tenant, extensions=extensions)
+        extras = replace(extras, tenant=self.tenant, extensions=extensions)
         return await self.house.wings[agent].send(
             thread.key, key, ask, context=context, when_busy=when_busy, extras=extras
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -84,7 +83,7 @@ class ScopedThread:
         if extras.parent is not None or extras.base is not None:
             return ask, extras
         if (base := await self._copied()) is not None:
-            return ask, dataclass_replace(extras, base=base)
+            return ask, replace(extras, base=base)
         chosen = await self._chosen()
         if chosen is None or chosen == await self._newest():
             return ask, extras
@@ -92,7 +91,7 @@ class ScopedThread:
         parent = Parent(chosen)
         if ask.action != "send":
             parent = anew(path, chosen, ask.target) if ask.action == "regenerate" else again(path, chosen)
-        return replace(ask, action="send", target=""), dataclass_replace(extras, parent=parent)
+        return replace(ask, action="send", target=""), replace(extras, parent=parent)
 
     async def runs(self) -> Sequence[RunEntry]:
         """All its runs, newest first."""
