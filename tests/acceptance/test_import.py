@@ -66,7 +66,9 @@ def test_a_first_turn_without_tools_does_without_their_side() -> None:
     loaded = modules_after(FIRST_TURN)
     tools = {"phase", "checking", "running", "schema", "signature", "jsonschema", "output", "resume", "stuck"}
     assert loaded & {f"pilothouse.loop.{name}" for name in tools} == set()
-    assert loaded & {"dataclasses", "difflib", "mimetypes", "pathlib", "urllib.parse"} - bare_modules() == set()
+    assert (
+        loaded & {"dataclasses", "difflib", "mimetypes", "pathlib", "urllib.parse"} - bare_modules() == set()
+    )
     assert len([name for name in loaded if name.startswith("pilothouse")]) < 125
 
 
