@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import random
 import time
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
+import psutil
 import pytest
 
-from datakit import KINDS, PLACES, Place, postgres_place, sqlite_place
+from datakit import KINDS, PLACES, Place, duckdb_place, postgres_place, sqlite_place
 from hostile import CROSS, EXPOSED, READS, RUNAWAYS, SCHEMA, hostile, writing
 from pilothouse.controllers.errors import QueryFailed, QueryRefused
 from pilothouse.controllers.sql.opening import open_source
@@ -129,6 +133,72 @@ async def test_a_runaway_query_is_stopped_and_the_next_one_works(place: Place) -
         await source.run(CROSS.replace("3000", "30000"), max_rows=5, timeout=LIMIT)
     assert (await source.run("SELECT 1 AS one", max_rows=5, timeout=5)).rows == [(1,)]
     await source.aclose()
+
+
+HUNGRY = [
+    "SELECT repeat(repeat('x', 60000), 60000)",
+    "SELECT list(a.x) AS l FROM (SELECT unnest(range(3000)) AS x) a, (SELECT unnest(range(30000)) AS y) b",
+    "SELECT string_agg(a.x || 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', '') FROM (SELECT unnest(range(3000)) AS x) a, range(30000) b",
+    "SELECT range(500000000) AS l",
+    "SELECT format('{:>1000000000}', 'x') AS f",
+]
+
+
+async def test_memory_of_a_duckdb_query_is_bounded_by_its_process(tmp_path: Path) -> None:
+    """SQ-6, SQ-12: also what DuckDB keeps no account of, with the gate off; this process stays small, the next query works."""
+    from pilothouse.controllers.sql.duck import DuckDBSource
+
+    place = duckdb_place(tmp_path)
+    source = DuckDBSource(place.source, limits=Limits(10, cell=1000), max_memory=900_000_000)
+    before = psutil.Process().memory_info().rss
+    for hungry in HUNGRY:
+        with pytest.raises(QueryFailed, match=r"too much memory|process ended"):
+            await source.run(hungry, max_rows=1, timeout=60)
+        assert (await source.run("SELECT 1 AS one", max_rows=5, timeout=5)).rows == [(1,)]
+    long = await source.run("SELECT range(100000) AS l, {'a': range(9)} AS s", max_rows=1, timeout=5)
+    (numbers, small), *_ = long.rows
+    assert numbers.startswith("[0, 1, 2, ")
+    assert len(numbers) == 1001
+    assert small == {"a": list(range(9))}
+    assert long.cut == ((0, 0),)
+    assert psutil.Process().memory_info().rss - before < 200_000_000
+    children = [child for child in psutil.Process().children() if place.source in child.cmdline()]
+    assert children
+    await source.aclose()
+    assert not [child for child in children if child.is_running()]
+
+
+async def test_a_duckdb_process_that_hears_no_interrupt_is_ended(tmp_path: Path) -> None:
+    """SQ-6: time is a limit for everything."""
+    place = duckdb_place(tmp_path)
+    source, _ = open_source(place.source, limits=Limits(10))
+    assert (await source.run("SELECT 1 AS one", max_rows=5, timeout=5)).rows == [(1,)]
+    (deaf,) = [child for child in psutil.Process().children() if place.source in child.cmdline()]
+    deaf.suspend()
+    began = time.monotonic()
+    with pytest.raises(QueryFailed, match=r"stopped after 0.2 s"):
+        await source.run("SELECT 1 AS one", max_rows=5, timeout=0.2)
+    assert time.monotonic() - began < 20
+    assert not deaf.is_running()
+    assert (await source.run("SELECT 2 AS two", max_rows=5, timeout=5)).rows == [(2,)]
+    await source.aclose()
+
+
+def test_an_answer_of_a_process_is_nothing_but_values() -> None:
+    """A child that a query has taken over could write anything: nothing but cells is read."""
+    import io
+    import pickle
+
+    from pilothouse.controllers.sql.duck_child import _Reader
+
+    class Evil:
+        def __reduce__(self) -> object:
+            return os.system, ("true",)
+
+    with pytest.raises(pickle.UnpicklingError, match="no value of a cell"):
+        _Reader(io.BytesIO(pickle.dumps([Evil()]))).load()
+    values = [1, "a", b"b", None, {"a": [1.5]}, uuid.uuid4(), datetime.now(UTC), timedelta(3), Decimal("1.5")]
+    assert _Reader(io.BytesIO(pickle.dumps(values, protocol=5))).load() == values
 
 
 async def test_memory_of_a_sqlite_query_is_bounded(tmp_path: Path) -> None:

@@ -1,33 +1,34 @@
-"""DuckDB files, read-only, in a process that can reach no other file and no network.
+"""DuckDB files, read-only, asked in processes that can reach no other file and no network.
 
 The settings refuse files, URLs, ATTACH, COPY, INSTALL and extensions, and are locked. What they let pass is a temporary
-table, so only what DuckDB's own parser calls one SELECT is run.
+table, so only what DuckDB's own parser calls one SELECT is run. What is there is read in this process, by queries of ours;
+what others wrote runs in a child, which has limits of its own and can be ended (see `duck_worker`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, final
 
 from ...errors import ConfigError
 from ..errors import MissingExtra, QueryFailed
+from .duck_child import Child, ChildEnded
+from .duck_settings import SETTINGS
 from .failures import stopped_after, told
 from .hands import Hands, timed
-from .rows import Limits, Rows, take
+from .rows import Limits, Rows
 from .schema import ColumnInfo, Schema, TableInfo
 
-SETTINGS: Final = {
-    "enable_external_access": "false",
-    "autoload_known_extensions": "false",
-    "autoinstall_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "python_enable_replacements": "false",  # or a query reads variables of this program as tables
-    "temp_directory": "",  # nothing is spilled to a disk
-    "memory_limit": "512MB",
-    "threads": "2",
-    "lock_configuration": "true",
-}
+CHILDREN: Final = 2
+"""Processes at most; a query more waits."""
+
+MEMORY: Final = 1536 * 1024 * 1024
+"""Bytes that a process may have in all; what DuckDB itself keeps an account of is bounded by its settings."""
+
+TOO_MUCH: Final = "the query was stopped because it needs too much memory; narrow it"
+ENDED: Final = "the database's process ended while it ran the query; narrow it"
 
 
 @final
@@ -38,6 +39,7 @@ class DuckDBSource:
         path: the file; it must exist.
         limits: what one query may bring.
         tables: what is exposed; None is every table and view.
+        max_memory: bytes that one of the processes may have in all (on Linux).
 
     Raises:
         ConfigError: it is no DuckDB database, or this process has it open in another way.
@@ -45,7 +47,14 @@ class DuckDBSource:
 
     dialect: Final = "duckdb"
 
-    def __init__(self, path: str | Path, *, limits: Limits, tables: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        limits: Limits,
+        tables: Collection[str] | None = None,
+        max_memory: int = MEMORY,
+    ) -> None:
         try:
             import duckdb
         except ImportError:
@@ -60,16 +69,19 @@ class DuckDBSource:
             self._read_schema(self._base)
         except duckdb.Error as error:
             raise ConfigError(f"cannot open {self.path} with DuckDB: {error}") from None
-        self._hands: Hands[Any] = Hands(
-            self._base.cursor,
-            interrupt=lambda c: c.interrupt(),
-            close_it=lambda c: c.close(),
+        file = self.path  # not the source: its threads must not keep it alive
+        self._hands: Hands[Child] = Hands(
+            lambda: Child(file, max_memory),
+            interrupt=lambda child: child.interrupt(),
+            close_it=lambda child: child.close(),
+            is_broken=lambda error: isinstance(error, ChildEnded),
+            size=CHILDREN,
             name="pilothouse-duckdb",
         )
 
     async def schema(self) -> Schema:
         """Tables, views and their columns."""
-        return await timed(self._hands, self._read_schema, 10.0)
+        return await asyncio.to_thread(self._read_schema, self._base.cursor())
 
     def _read_schema(self, connection: Any) -> Schema:
         def ask(sql: str) -> list[tuple[Any, ...]]:
@@ -112,27 +124,24 @@ class DuckDBSource:
 
     async def fetch(self, sql: str, limits: Limits, timeout: float) -> Rows:
         """The same with limits of its own."""
-        return await timed(self._hands, lambda c: self._fetch(c, sql, limits, timeout), timeout)
-
-    def _fetch(self, connection: Any, sql: str, limits: Limits, timeout: float) -> Rows:
-        import duckdb
-
         try:
-            statements = connection.extract_statements(sql)
-            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+            kind, found = await timed(self._hands, lambda child: child.ask(sql, limits), timeout)
+        except ChildEnded as ended:
+            if ended.kind == "broken":
+                raise told(ended, str(ended), kind=False) from None
+            raise QueryFailed(TOO_MUCH if ended.kind else ENDED) from None
+        match kind:
+            case "rows":
+                return Rows(*found)
+            case "several":
                 raise QueryFailed("one query at a time, and one that only reads")
-            cursor = connection.execute(statements[0])
-            columns = [(column[0], str(column[1])) for column in cursor.description]
-            return take(columns, iter(cursor.fetchone, None), limits)
-        except duckdb.InterruptException:
-            raise QueryFailed(stopped_after(timeout)) from None
-        except duckdb.Error as error:
-            about = isinstance(
-                error, duckdb.BinderException | duckdb.CatalogException | duckdb.ParserException
-            )
-            raise told(error, str(error), kind=about) from None
+            case "stopped":
+                raise QueryFailed(stopped_after(timeout))
+            case _:
+                message, about = found
+                raise told(RuntimeError(message), message, kind=about)
 
     async def aclose(self) -> None:
-        """Ends the threads and closes the file."""
+        """Ends the processes and closes the file."""
         await self._hands.aclose()
         self._base.close()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar, final
+from weakref import finalize
 
 from ...errors import UsageError
 from ..errors import QueryFailed
@@ -15,6 +16,9 @@ from .failures import stopped_after
 
 C = TypeVar("C")
 T = TypeVar("T")
+
+OPENING: Final = 10.0
+"""Seconds that opening a connection may take, besides the time of the work."""
 
 GRACE: Final = 2.0
 """Seconds that an interrupted statement has to end before its connection is given up."""
@@ -96,9 +100,11 @@ class Hands(Generic[C]):
         self._recovering: set[asyncio.Task[None]] = set()
         self._name = name
         self._closed = False
+        # Of one that nobody closed: its threads, and the processes that they hold, must not outlive it.
+        finalize(self, _let_go, self._idle).atexit = False
 
     async def run(self, work: Callable[[C], T], *, timeout: float) -> T:
-        """Does the work in one of the threads. Its time counts from when it begins.
+        """Does the work in one of the threads. Its time counts from when its connection is open.
 
         Raises:
             Stopped: the time was over; the statement was interrupted.
@@ -111,10 +117,14 @@ class Hands(Generic[C]):
         self._busy.add(hand)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
+        opened: asyncio.Future[None] = loop.create_future()
         # Work that ended after its waiter left is looked at by nobody.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
-        hand.give(lambda: self._do(hand, work, loop, done))
+        hand.give(lambda: self._do(hand, work, loop, opened, done))
         try:
+            if hand.connection is None:
+                either: set[asyncio.Future[Any]] = {opened, done}
+                await asyncio.wait(either, timeout=OPENING, return_when=asyncio.FIRST_COMPLETED)
             finished, _ = await asyncio.wait({done}, timeout=timeout)
         except asyncio.CancelledError:
             await self._stop(hand, done)
@@ -126,12 +136,20 @@ class Hands(Generic[C]):
         return done.result()
 
     def _do(
-        self, hand: _Hand[C], work: Callable[[C], T], loop: asyncio.AbstractEventLoop, done: asyncio.Future[T]
+        self,
+        hand: _Hand[C],
+        work: Callable[[C], T],
+        loop: asyncio.AbstractEventLoop,
+        opened: asyncio.Future[None],
+        done: asyncio.Future[T],
     ) -> None:
         result: Any = None
         error: BaseException | None = None
         try:
-            result = work(hand.opened())
+            connection = hand.opened()
+            with suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(_set, opened)
+            result = work(connection)
         except BaseException as raised:  # noqa: BLE001 - it belongs to the waiter
             error = raised
             if self._is_broken(raised):
@@ -193,6 +211,16 @@ class Hands(Generic[C]):
                     with suppress(Exception):
                         self._interrupt(connection)  # again: it may just have been between two statements
             await asyncio.sleep(0.005)
+
+
+def _let_go(idle: list[_Hand[Any]]) -> None:
+    for hand in idle:
+        hand.give(None)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def timed(hands: Hands[C], work: Callable[[C], T], timeout: float) -> T:

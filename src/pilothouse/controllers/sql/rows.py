@@ -91,17 +91,55 @@ def take(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], limi
             break
         kept = []
         for at, cell in enumerate(row):
-            shown = cell
-            if isinstance(cell, str) and len(cell) > limits.cell:
-                shown = cell[: limits.cell] + CUT
-            elif isinstance(cell, bytes | bytearray | memoryview):
-                shown = bytes(cell[: limits.cell])
-            if isinstance(shown, str | bytes):
-                size += len(shown)
-                if len(shown) != len(cell):
-                    cut.append((len(taken), at))
-            else:
-                size += 16
+            shown, weight, is_cut = _fitting(cell, limits.cell)
+            size += weight
+            if is_cut:
+                cut.append((len(taken), at))
             kept.append(shown)
         taken.append(tuple(kept))
     return Rows(tuple(columns), taken, more, tuple(cut))
+
+
+def _fitting(cell: Any, limit: int) -> tuple[Any, int, bool]:
+    """A cell within the limit, what it counts for (16 for what is no text), and whether it was cut."""
+    match cell:
+        case str():
+            is_cut = len(cell) > limit
+            return (cell[:limit] + CUT, limit, True) if is_cut else (cell, len(cell), False)
+        case bytes() | bytearray() | memoryview():
+            return bytes(cell[:limit]), min(len(cell), limit), len(cell) > limit
+        case list() | tuple() | dict():
+            weight = _weight(cell, limit)
+            return (_start_of(cell, limit) + CUT, limit, True) if weight > limit else (cell, weight, False)
+        case _:
+            return cell, 16, False
+
+
+def _weight(cell: Any, limit: int) -> int:
+    """Of a list or object, counted no further than to know that it is more than the limit."""
+    weight, left = 0, [cell]
+    while left and weight <= limit:
+        item = left.pop()
+        if isinstance(item, dict | list | tuple):
+            weight += 16 * len(item)
+            if weight <= limit:
+                left += [*item, *item.values()] if isinstance(item, dict) else item
+        else:
+            weight += len(item) if isinstance(item, str | bytes) else 16
+    return weight
+
+
+def _start_of(cell: Any, limit: int) -> str:
+    """The beginning of its text, without writing all of it."""
+    if isinstance(cell, dict):
+        text, items, ends = "", iter(cell.items()), "{}"
+    else:
+        text, items, ends = "", iter(cell), "[]"
+    for item in items:
+        name, value = (f"{item[0]}: ", item[1]) if isinstance(cell, dict) else ("", item)
+        nested = isinstance(value, dict | list | tuple)
+        shown = _start_of(value, limit - len(text)) if nested else str(value)
+        text += f"{name}{shown}"[: limit - len(text)] + ", "
+        if len(text) >= limit:
+            break
+    return (ends[0] + text)[:limit]
