@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from urllib.parse import quote
 
 import pytest
 
@@ -436,6 +437,10 @@ async def test_input_requests_and_unknown_things() -> None:
     [
         (b"{", {"content-type": "application/json"}, 400, "invalid_json"),
         (b'{"a":NaN}', {"content-type": "application/json"}, 400, "invalid_json"),
+        (b'{"input":1e999}', {"content-type": "application/json"}, 400, "invalid_json"),
+        (b'{"input":-1e999}', {"content-type": "application/json"}, 400, "invalid_json"),
+        (b'{"input":"\xff"}', {"content-type": "application/json"}, 400, "invalid_json"),
+        (b'{"limits":' + b"1" * 5000 + b"}", {"content-type": "application/json"}, 400, "invalid_json"),
         (b"[]", {"content-type": "application/json"}, 422, "invalid_input"),
         (b"a=1", {"content-type": "application/x-www-form-urlencoded"}, 415, "media_type"),
         (b"{}", {}, 415, "media_type"),
@@ -453,6 +458,65 @@ async def test_bodies_that_cannot_be_read(raw: bytes, headers: dict, status: int
         assert (answer.status, problem["code"], problem["status"]) == (status, code, status)
         assert answer.headers["content-type"] == "application/problem+json"
         assert problem["type"] == f"urn:pilothouse:problem:{code}"
+
+
+ODD = ["\0", "a\0b", "\x1b", "\x7f", "x" * 201]
+
+
+@pytest.mark.parametrize("odd", ODD)
+async def test_what_cannot_be_an_id_is_not_even_looked_up(odd: str) -> None:
+    """SV-13, SV §13: 404 or 422 on every route; a store that refuses NUL in a question is not asked one."""
+
+    class Strict(MemoryJournal):
+        """As Postgres: no text with NUL."""
+
+        async def head(self, run_id):
+            assert "\0" not in run_id
+            return await super().head(run_id)
+
+        async def list(self, query, **more):
+            assert "\0" not in repr(query).replace("\\x00", "\0")
+            return await super().list(query, **more)
+
+    app = served(ScriptedProvider("a"), journal=Strict())
+    async with app.lifespan():
+        await start(app, run_id="r1", thread_id="t1", input="hi")
+        name = quote(odd, safe="")
+        for method, template, _ in app.routes.table:
+            path = template.replace("{agent}", "default")
+            for field in ("run", "thread", "command", "digest", "key", "export"):
+                path = path.replace(f"{{{field}}}", name)
+            body = {} if method in ("POST", "PATCH") else None
+            for query in ("", f"?runId={name}", f"?threadId={name}", f"?thread={name}&agent={name}&q={name}"):
+                answer = await ask(app, method, path + query, body)
+                assert answer.status < 500, (method, path, query, answer.body)
+        for body in (
+            run_input(odd, "r2", "hi"),
+            run_input("t2", odd, "hi"),
+            run_input("t2", "r2", "hi", forwardedProps={"pilothouse": {"when_busy": []}}),
+            run_input("t2", "r2", "hi", forwardedProps={"pilothouse": {"when_busy": {"a": 1}}}),
+        ):
+            assert (await ask(app, *POST, body)).status == 422
+        single = {"method": "agent/stop", "params": {}, "body": {}}
+        assert (await ask(app, "POST", "/copilotkit", single)).status == 422
+
+
+async def test_lone_surrogates_and_numbers_without_measure_are_no_fault_of_ours() -> None:
+    """SV §13, RC-4: surrogates become U+FFFD wherever they stand; a number beyond all facts is the end."""
+    app = served(ScriptedProvider("a"))
+    async with app.lifespan():
+        await start(app, run_id="r1", thread_id="t1", input="hi")
+        await done(app, "r1")
+        odd = {"title": "\ud800", "metadata": {"k\ud800": "\ud800"}}
+        made = await ask(app, "POST", "/v1/threads", odd)
+        assert (made.status, made.json()["title"]) == (201, "\ufffd")
+        assert (await ask(app, "PATCH", "/v1/threads/t1", odd)).json()["metadata"] == {"k\ufffd": "\ufffd"}
+        assert (
+            await ask(app, "POST", "/v1/threads/t1/fork", {"from": "r1", "title": "\ud800"})
+        ).status == 201
+        beyond = "9" * 40
+        page = await ask(app, "GET", f"/v1/runs/r1/events?after={beyond}&limit={beyond}")
+        assert (page.status, page.json()["events"]) == (200, [])
 
 
 async def test_a_body_that_does_not_come_is_given_up() -> None:

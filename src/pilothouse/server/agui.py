@@ -37,7 +37,7 @@ from ..core.agui.input import (
 from ..core.agui.position import Position, read
 from ..core.agui.segments import Segment, command_id
 from ..core.agui.wire import frame
-from ..core.canonical import digest_of, scrub
+from ..core.canonical import digest_of
 from ..errors import PilothouseError
 from ..messages import JSON, InputPart, Message, Text
 from ..records import HistoryMessage, Parent, RunView
@@ -86,7 +86,7 @@ class AGUIFace:
         """Starts a run, answers a waiting one, or follows a known one."""
         agent = call.params.get("agent", "default")
         call.runs.has_agent(agent)
-        body = scrub(await call.json())
+        body = await call.json()
         asked = self._input(call, body)
         profile = self._profile(call, asked.protocol_version)
         wanted_id = call.headers.get("x-run-id")
@@ -552,9 +552,9 @@ def _when_busy(props: Mapping[str, Any]) -> WhenBusy | None:
     wanted = props.get("when_busy")
     if wanted is None:
         return None
-    if wanted not in _BUSY:
+    if not isinstance(wanted, str) or wanted not in _BUSY:
         raise invalid(("forwardedProps.pilothouse.when_busy", f"must be one of {', '.join(sorted(_BUSY))}"))
-    return wanted  # type: ignore[no-any-return]
+    return wanted  # type: ignore[return-value]
 
 
 __all__ = ["AGUIFace"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, MutableMapping
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from ..contracts import Clock
+from ..core.canonical import scrub
 from ..messages import JSON
 from .problems import Problem, invalid
 from .scope import ScopedRuns
@@ -19,6 +21,7 @@ from .settings import ServerLimits
 from .stream import Receive, Scope
 
 JSON_TYPE: Final = "application/json"
+MOST: Final = (1 << 31) - 1
 
 
 class Call(Struct):
@@ -47,8 +50,15 @@ class Call(Struct):
 
     @property
     def query(self) -> dict[str, str]:
-        """The query; of a repeated name the last value counts."""
-        return dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+        """The query; of a repeated name the last value counts.
+
+        Raises:
+            Problem: 422, a value holds NUL: some stores refuse it even in a question.
+        """
+        found = dict(parse_qsl(self.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
+        if wrong := [name for name, value in found.items() if "\0" in value]:
+            raise invalid((wrong[0], "must not hold NUL"))
+        return found
 
     @property
     def path(self) -> str:
@@ -72,7 +82,7 @@ class Call(Struct):
         raise invalid((name, "must be true or false"))
 
     def number(self, name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
-        """A whole number of the query, clamped to `most`."""
+        """A whole number of the query, clamped to `most`, and to what any store can count to."""
         value = self.query.get(name)
         if value is None:
             return default
@@ -82,10 +92,10 @@ class Call(Struct):
             raise invalid((name, "must be a whole number")) from None
         if found < least:
             raise invalid((name, f"must be at least {least}"))
-        return found if most is None else min(found, most)
+        return min(found, MOST if most is None else most)
 
     async def json(self) -> dict[str, JSON]:
-        """The body as a JSON object.
+        """The body as a JSON object. Lone surrogates in it become U+FFFD.
 
         Raises:
             Problem: 415, 413, 408, 400, 422.
@@ -95,7 +105,7 @@ class Call(Struct):
             raise Problem(415, "media_type", f"the body must be {JSON_TYPE}")
         data = await self._body()
         try:
-            value = json.loads(data, parse_constant=_refuse)
+            value = json.loads(data, parse_constant=_refuse, parse_float=_finite)
         except RecursionError:
             raise invalid(("", "nested too deep")) from None
         except ValueError as error:
@@ -104,7 +114,7 @@ class Call(Struct):
             raise invalid(("", "the body must be a JSON object"))
         if self.limits.json_depth is not None and _deeper(value, self.limits.json_depth):
             raise invalid(("", f"nested deeper than {self.limits.json_depth}"))
-        return value
+        return scrub(value)
 
     async def maybe_json(self) -> dict[str, JSON]:
         """The same; an empty body is an empty object."""
@@ -151,6 +161,14 @@ class Call(Struct):
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    """A number; one that no JSON can hold again, as 1e999, is as little one as NaN."""
+    found = float(digits)
+    if not isfinite(found):
+        _refuse(digits)
+    return found
 
 
 def _deeper(value: JSON, limit: int) -> bool:

@@ -139,7 +139,7 @@ class ControlFace:
 
     async def start(self, call: Call) -> Response:
         """Starts a run; returns when it is durable, not when it is done (SV-120)."""
-        body = scrub(await call.json())
+        body = await call.json()
         only(
             body, "agent", "thread_id", "run_id", "input", "parent", "when_busy", "client_tools", "state",
             "metadata", "limits", "deadline", "action", "target",
@@ -259,7 +259,7 @@ class ControlFace:
     async def command(self, call: Call) -> Response:
         """A command; its ack (SV-124)."""
         run = await call.runs.run_of(call.params["run"])
-        body = scrub(await call.json())
+        body = await call.json()
         given = body.pop("command_id", None) or call.headers.get("idempotency-key")
         command_id = checked(given or uuid4().hex, "command_id")
         extensions = body.pop("extensions", None) or {}

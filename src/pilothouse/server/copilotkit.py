@@ -59,7 +59,7 @@ class CopilotKitFace:
     async def stop(self, call: Call) -> Response:
         """Stops a run of the thread that the address names (SV-183)."""
         body = await call.maybe_json()
-        wanted: dict[str, JSON] = {"threadId": checked(call.params["thread"], "threadId")}
+        wanted: dict[str, JSON] = {"threadId": checked(call.params.get("thread"), "threadId")}
         if body.get("runId") is not None:
             wanted["runId"] = body["runId"]
         return await self._agui.stop(call.with_body(wanted, call.params))

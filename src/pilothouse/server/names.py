@@ -56,9 +56,16 @@ def checked(value: object, path: str) -> str:
     """
     if not isinstance(value, str) or not 1 <= len(value) <= ID_LIMIT:
         raise invalid((path, f"must be a text of 1 to {ID_LIMIT} characters"))
-    if any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in value):
+    if not is_id(value):
         raise invalid((path, "must not hold control characters"))
     return value
+
+
+def is_id(value: str) -> bool:
+    """Whether a text can be an id at all. What cannot is not looked up: some stores refuse NUL even in a question."""
+    if not 1 <= len(value) <= ID_LIMIT:
+        return False
+    return not any(ord(char) < 32 or ord(char) == 127 or 0xD800 <= ord(char) <= 0xDFFF for char in value)
 
 
 def journal_tenant(tenant: str) -> str:
@@ -83,4 +90,4 @@ def _key(tenant: str, kind: str, client_id: str) -> str:
     return f"{kind}-{digest[:40]}"
 
 
-__all__ = ["EXTENSION", "Ids", "checked", "ids_of", "journal_tenant", "run_key", "thread_key"]
+__all__ = ["EXTENSION", "Ids", "checked", "ids_of", "is_id", "journal_tenant", "run_key", "thread_key"]

@@ -27,7 +27,7 @@ from .auth import Principal
 from .branches import Copy, chosen_of, copied, copy_of
 from .context import RunContext, kept
 from .house import Ask, House, Sending
-from .names import Ids, journal_tenant, run_key, thread_key
+from .names import Ids, is_id, journal_tenant, run_key, thread_key
 from .problems import Problem, invalid, not_found
 from .scoped_run import ScopedRun
 from .scoped_thread import LIVE, ScopedThread
@@ -67,6 +67,8 @@ class ScopedRuns:
         Raises:
             Problem: 404, also for somebody else's.
         """
+        if not is_id(run_id):
+            raise not_found()
         for key in dict.fromkeys((run_key(self.principal.tenant, run_id), run_id)):
             try:
                 run = await self.run_of_key(key)
@@ -80,6 +82,8 @@ class ScopedRuns:
         """The same by the id of any of its segments (SV-71)."""
         if (run := await self.find_run(name)) is not None:
             return run
+        if not is_id(name):
+            raise not_found()
         segment = run_key(self.principal.tenant, name)
         key = await self.shelf.run_of_segment(self.tenant, segment)
         if key is None:
@@ -177,6 +181,8 @@ class ScopedRuns:
         Raises:
             Problem: 404.
         """
+        if not is_id(thread_id):
+            raise not_found() if known else invalid(("threadId", "is no id"))
         keys = dict.fromkeys((thread_key(self.principal.tenant, thread_id), thread_id))
         for key in keys:
             record = await self.shelf.get(self.tenant, key)
