@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from aguikit import LEGACY, NAMES, Client, Tape, invent, project
 from pilothouse.core.agui import events as agui
+from pilothouse.core.agui.ends import Names
 from pilothouse.core.agui.position import read
 from pilothouse.core.agui.project import Projector, StartOver
 from pilothouse.core.agui.verify import Phase, Verifier
@@ -22,19 +23,30 @@ from pilothouse.records import Record
 seeds = st.integers(0, 2**32)
 
 
-def stream(tape: Tape, items=None, *, legacy: bool = False, **options):
-    projector = Projector(LEGACY if legacy else NAMES, **options)
+def stream(tape: Tape, items=None, *, legacy: bool = False, full: bool = False, **options):
+    """`full`: with everything that is told by option only: steps, the older notice of a pause, sealed reasoning."""
+    names = LEGACY if legacy else NAMES
+    if full:
+        names = Names(
+            names.thread_id,
+            names.run_id,
+            profile=names.profile,
+            steps=True,
+            on_interrupt=True,
+            encrypted=True,
+        )
+    projector = Projector(names, **options)
     frames = project(tape.items if items is None else items, projector)
     return tape.fill(frames, "legacy" if legacy else "1.0")
 
 
 @settings(max_examples=300, deadline=None)
-@given(seeds, st.booleans(), st.booleans())
-def test_every_stream_is_legal_and_ends_once(seed: int, legacy: bool, joined: bool) -> None:
+@given(seeds, st.booleans(), st.booleans(), st.booleans())
+def test_every_stream_is_legal_and_ends_once(seed: int, legacy: bool, joined: bool, full: bool) -> None:
     """Proof 1: legal in both profiles, exactly one terminal event, last, nothing left open; each frame reads back."""
     tape = invent(seed)
     verifier = Verifier("legacy" if legacy else "1.0")
-    told = stream(tape, legacy=legacy, joined=joined)
+    told = stream(tape, legacy=legacy, joined=joined, full=full)
     for event, _ in told:
         assert agui.decode(agui.encode(event)) == event
         verifier.check(event)
@@ -92,11 +104,13 @@ def test_a_joiner_at_any_moment_sees_the_same(seed: int, moment: int) -> None:
 
 
 @settings(max_examples=120, deadline=None)
-@given(seeds, seeds, st.booleans())
-def test_every_cut_is_resumed_without_gap_or_repetition(seed: int, moment: int, joined: bool) -> None:
+@given(seeds, seeds, st.booleans(), st.booleans())
+def test_every_cut_is_resumed_without_gap_or_repetition(
+    seed: int, moment: int, joined: bool, full: bool
+) -> None:
     """Proof 2: cut behind each frame and go on from its id: what was shown before and after is the whole stream."""
     tape, rng = invent(seed), random.Random(moment)
-    told = stream(tape, joined=joined)
+    told = stream(tape, joined=joined, full=full)
     whole = Client().take(event for event, _ in told)
     for number, (_, place) in enumerate(told):
         if place is None:
@@ -105,7 +119,7 @@ def test_every_cut_is_resumed_without_gap_or_repetition(seed: int, moment: int, 
         tag = tape.records[0].chain[:8]
         items = replay(tape, rng)
         try:
-            after = stream(tape, items, cursor=place, tag=tag, joined=joined)
+            after = stream(tape, items, cursor=place, tag=tag, joined=joined, full=full)
         except StartOver:
             # Only a reader who was told of a loss that was mended later.
             assert isinstance(told[number][0], agui.RunError)

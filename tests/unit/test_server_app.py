@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -190,14 +192,62 @@ async def test_the_page_that_was_not_built_says_how(tmp_path: Path) -> None:
 
 
 async def test_requests_are_logged_without_what_they_say(caplog: pytest.LogCaptureFixture) -> None:
-    """SV-263: method, template, status, duration."""
+    """SV-263: method, template, status, duration, run; no query, no token, no body, and one line for each request."""
     caplog.set_level(logging.INFO, "pilothouse.access")
     app = served(ScriptedProvider("a"))
     async with app.lifespan():
-        await ask(app, "GET", "/v1/runs/my-run?secret=1")
+        await ask(app, "GET", "/v1/runs/my-run?secret=1", headers={"authorization": "Bearer secret"})
+        await ask(app, "GET", "/v1/runs/a%0a200%20forged")
+        await ask(app, "POST", "/agui/default", run_input("t1", "r1", "secret"))
+        await ask(app, "GET", "/v1/agents")
     lines = [record.getMessage() for record in caplog.records if record.name == "pilothouse.access"]
-    assert len(lines) == 1
-    assert lines[0].startswith("GET /v1/runs/{run} 404 ")
+    assert [re.sub(r"\d+ ms", "# ms", line) for line in lines] == [
+        "GET /v1/runs/{run} 404 # ms my-run",
+        "GET /v1/runs/{run} 404 # ms -",
+        "POST /agui/{agent} 200 # ms r1",
+        "GET /v1/agents 200 # ms -",
+    ]
+
+
+async def test_two_servers_in_one_process_do_not_see_each_other() -> None:
+    """SV-3: no module state, no threads of our own: runs, streams, threads and figures are each one's."""
+    hold = Hold()
+    threads = threading.active_count()
+    template = AgentController(ScriptedProvider(["half ", hold], "other"))
+    one, two = (Server({"default": template}, journal=MemoryJournal(), drain_timeout=0.0) for _ in range(2))
+    async with one.lifespan(), two.lifespan():
+        async with Connection(one, "POST", "/agui/default", json_body=run_input("t1", "r1", "go")) as live:
+            await live.seen("half ")
+            assert (len(one.registry), len(two.registry)) == (1, 0)
+            assert (await ask(two, "GET", "/v1/runs/r1")).status == 404
+            mine = await ask(two, "POST", "/agui/default", run_input("t1", "r1", "go"))
+            assert mine.text == "other"
+            assert b'runs_live{agent="default"} 1.0' in (await ask(one, "GET", "/metrics")).body
+            assert b'runs_live{agent="default"} 0.0' in (await ask(two, "GET", "/metrics")).body
+            await two.drain(0.0)
+            assert (await ask(one, "GET", "/readyz")).status == 200
+            hold.release()
+            await live.ended()
+        assert threading.active_count() == threads
+
+
+async def test_what_becomes_of_a_run_that_nobody_follows_can_differ_by_face() -> None:
+    """SV-60: a mapping sets it for each face; the others go on."""
+    app = served(
+        ScriptedProvider(["half ", Hold()], repeat=True),
+        on_disconnect={"agui": "cancel", "control": "continue"},
+    )
+    async with app.lifespan():
+        for path, run in (("/agui/default", "r1"), ("/copilotkit/agent/default/run", "r2")):
+            async with Connection(app, "POST", path, json_body=run_input(run, run, "go")) as live:
+                await live.seen("half ")
+        events = {"accept": "text/event-stream"}
+        async with Connection(app, "GET", "/v1/runs/r2/events", headers=events) as raw:
+            await raw.until(lambda: raw.frames)
+        assert (await ask(app, "GET", "/v1/runs/r1?wait=10")).json()["status"] == "cancelled"
+        assert (await ask(app, "GET", "/v1/runs/r2")).json()["status"] == "running"
+    with pytest.raises(ConfigError, match="no face 'agiu'"):
+        served(ScriptedProvider(), on_disconnect={"agiu": "cancel"})
 
 
 def test_routes_decode_segments_after_the_split() -> None:

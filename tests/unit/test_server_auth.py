@@ -196,6 +196,40 @@ async def test_every_route_answers_404_for_what_is_somebody_elses() -> None:
         assert stopped.json() == {"stopped": False}
 
 
+async def test_no_route_tells_a_foreign_run_or_thread_from_none() -> None:
+    """SV-12: all routes of the table that name a run or thread, in every method: what is somebody's is as nobody's."""
+    bodies = {
+        "commands": {"kind": "cancel", "command_id": "k"},
+        "abandon": {"reason": "x"},
+        "fork": {"from": "r1"},
+        "head": {"run_id": "r1"},
+        "{thread}": {"title": "x"},
+    }
+    app = served(ScriptedProvider("a", repeat=True), auth=BearerTokens(dict([token("a"), token("b")])))
+    async with app.lifespan():
+        await ask(app, *POST, run_input("t1", "r1", "hi"), headers=bearer("a"))
+        walked = 0
+        for method, template, _ in app.routes.table:
+            if "{run}" not in template and "{thread}" not in template:
+                continue
+            if method == "DELETE" or template.startswith("/copilotkit"):
+                continue  # these say the same of what is not there as of what is: 204, and stopped: false
+            walked += 1
+            body = bodies.get(template.rpartition("/")[2], {}) if method in ("POST", "PATCH") else None
+            found = []
+            for run, thread in (("r1", "t1"), ("r9", "t9")):
+                path = template.replace("{run}", run).replace("{thread}", thread)
+                for name in ("command", "digest", "key", "export"):
+                    path = path.replace(f"{{{name}}}", "x")
+                answer = await ask(app, method, path, body, headers=bearer("b"))
+                found.append((answer.status, {**answer.json(), "instance": ""}, answer.headers.keys()))
+            assert found[0] == found[1], (method, template)
+            assert found[0][0] == 404, (method, template)
+        assert walked > 20
+        listed = (await ask(app, "GET", "/v1/threads", headers=bearer("b"))).json()
+        assert listed["items"] == []
+
+
 async def test_equal_ids_of_two_tenants_are_two_runs() -> None:
     """SV-13."""
     journal = MemoryJournal()
@@ -290,6 +324,25 @@ async def test_preflight_needs_no_token_and_errors_carry_the_headers() -> None:
             app, "OPTIONS", "/agui/default", headers={**asked, "origin": "https://evil.example"}
         )
         assert foreign.status == 403
+
+
+async def test_a_cache_is_told_that_the_answer_depends_on_the_origin() -> None:
+    """SV-240: also where the origin is not allowed, or none was sent; not where anybody may."""
+    exact = served(
+        ScriptedProvider(), cors=CORS(("https://page.example",)), auth=BearerTokens(dict([token("a")]))
+    )
+    anybody = served(ScriptedProvider(), cors=CORS(("*",)), auth=BearerTokens(dict([token("a")])))
+    async with exact.lifespan(), anybody.lifespan():
+        for headers in ({}, {"origin": "https://page.example"}, {"origin": "https://page.example.evil"}):
+            found = await ask(exact, "GET", "/v1/agents", headers={**headers, **bearer("a")})
+            assert found.headers["vary"] == "Origin"
+            allowed = headers.get("origin") == "https://page.example"
+            assert ("access-control-allow-origin" in found.headers) is allowed
+        found = await ask(
+            anybody, "GET", "/v1/agents", headers={"origin": "https://x.example", **bearer("a")}
+        )
+        assert found.headers["access-control-allow-origin"] == "*"
+        assert "vary" not in found.headers
 
 
 def test_any_origin_with_credentials_is_a_mistake() -> None:

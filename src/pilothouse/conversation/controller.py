@@ -398,6 +398,9 @@ class AgentController(Shown, Plugged):
 
     def sibling(self, thread_id: str | None = None) -> AgentController:
         """A controller for another thread with the same configuration and the same `runs` (AC-131)."""
+        return self._twin(self.runs, thread_id)
+
+    def _twin(self, runs: RunController, thread_id: str | None) -> AgentController:
         setup = self._setup
         options: dict[str, Any] = {
             name: value for name, value in setup.options.items() if not name.startswith("on_")
@@ -423,7 +426,7 @@ class AgentController(Shown, Plugged):
         )
         if composition is None:
             twin._setup.line.runtime = twin._setup.line.base = setup.line.runtime
-        twin._setup.share(self.runs)
+        twin._setup.share(runs)
         twin._setup.connect(twin.thread_id)
         return twin
 
@@ -441,10 +444,8 @@ class AgentController(Shown, Plugged):
         self._setup.connect(thread_id)
 
     def joined(self, runs: RunController, thread_id: str | None = None) -> AgentController:
-        """As `sibling`, over a run controller that a surface made for all its threads."""
-        if self._setup.made is None:
-            self._setup.share(runs)
-        return self.sibling(thread_id)
+        """As `sibling`, over a run controller that a surface made for all its threads; this one is left as it is."""
+        return self._twin(runs, thread_id)
 
     @classmethod
     async def from_snapshot(

@@ -142,7 +142,19 @@ class AGUIFace:
         return "1.0" if wanted == "1.0" else "legacy"
 
     def _names(self, asked: RunInput, profile: Profile) -> Names:
-        return Names(asked.thread_id, asked.run_id, profile=profile, detail=self._detail)
+        return self._named(asked.thread_id, asked.run_id, profile)
+
+    def _named(self, thread_id: str, run_id: str, profile: Profile) -> Names:
+        options = self._options
+        return Names(
+            thread_id,
+            run_id,
+            profile=profile,
+            detail=self._detail,
+            steps=options.steps,
+            on_interrupt=options.on_interrupt,
+            encrypted=options.encrypted_reasoning,
+        )
 
     async def _again(
         self, call: Call, known: ScopedRun, asked: RunInput, digest: str, agent: str, profile: Profile
@@ -289,14 +301,14 @@ class AGUIFace:
         run = await call.runs.find_run(run_id)
         if run is None:
             return await self._join_segment(call, run_id, profile)
-        names = Names(run.ids.thread, run_id, profile=profile, detail=self._detail)
+        names = self._named(run.ids.thread, run_id, profile)
         first = (await run.segments())[0]
         # Who joins by the run's own id wants all of it, answers and what came after them included.
         return self._stream(call, run, Segment(run_id, first.since), names=names, joined=True)
 
     async def _join_segment(self, call: Call, run_id: str, profile: Profile) -> ASGIApp:
         run = await call.runs.run_of(run_id)
-        names = Names(run.ids.thread, run_id, profile=profile, detail=self._detail)
+        names = self._named(run.ids.thread, run_id, profile)
         segment = next((one for one in await run.segments() if one.run_id == run_id), None)
         if segment is None:
             raise not_found()
@@ -314,7 +326,7 @@ class AGUIFace:
         """A thread from its beginning, in that profile."""
         head = await thread.head()
         run_id = "" if head is None else head.ids.run
-        names = Names(thread.id, run_id, profile=profile, detail=self._detail)
+        names = self._named(thread.id, run_id, profile)
 
         async def opening() -> tuple[ScopedRun, Reader]:
             if head is None:
@@ -384,7 +396,11 @@ class AGUIFace:
                 "identity": {"name": name, "type": "pilothouse"},
                 "transport": {"streaming": True, "websocket": False, "resumable": True},
                 "tools": {"supported": True, "parallelCalls": True, "clientProvided": True},
-                "reasoning": {"supported": True, "streaming": True, "encrypted": False},
+                "reasoning": {
+                    "supported": True,
+                    "streaming": True,
+                    "encrypted": self._options.encrypted_reasoning,
+                },
                 "humanInTheLoop": {
                     "supported": True,
                     "approvals": True,
@@ -480,14 +496,15 @@ class AGUIFace:
                 return None
             return await run.cancel("disconnected")
 
+        face = "copilotkit" if call.path.startswith("/copilotkit") else "agui"
         return Stream(
             self._registry,
             run=key,
             tenant=call.runs.principal.tenant,
-            face="copilotkit" if call.path.startswith("/copilotkit") else "agui",
+            face=face,
             opening=opening,
             headers=headers,
-            on_gone=lambda: self._leaving.gone(key, cancel),
+            on_gone=lambda: self._leaving.gone(key, face, cancel),
             before=before,
         )
 

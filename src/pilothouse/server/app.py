@@ -32,6 +32,7 @@ from .cross import preflight, with_headers
 from .exports import ExportsFace
 from .health import Health
 from .house import AgentDefinition, AutoRecover, House
+from .names import is_id
 from .page import Page
 from .problems import document, not_found, problem_of
 from .proxies import Proxies
@@ -68,7 +69,8 @@ class Server:
         journal: where runs are; None takes the definition's, else keeps them in memory, with a warning.
         auth: who may ask; None is this machine alone.
         faces: which protocols are served.
-        on_disconnect: what becomes of a run that nobody follows any more.
+        on_disconnect: what becomes of a run that nobody follows any more; a mapping says it for each face. Plain AG-UI
+            clients have no stop message, their Stop only closes the connection: `CancelAfter` suits such pages.
         when_busy: what a new send on a busy thread means, unless the request says otherwise.
         history: whose list of messages counts. "server": the thread is the truth and a client's list is understood
             against it; "client": each request brings its whole history, for clients that keep their own.
@@ -88,7 +90,7 @@ class Server:
         journal: Journal | None = None,
         auth: Authenticator | None = None,
         faces: Sequence[str] = FACES,
-        on_disconnect: OnDisconnect = "continue",
+        on_disconnect: OnDisconnect | Mapping[str, OnDisconnect] = "continue",
         when_busy: WhenBusy = "supersede_orphan",
         history: HistoryPolicy = "server",
         auto_recover: AutoRecover = "on_open",
@@ -108,6 +110,8 @@ class Server:
             raise ConfigError(f"history is server or client, not {history!r}")
         if unknown := [face for face in faces if face not in FACES]:
             raise ConfigError(f"there is no face {unknown[0]!r}; there are {', '.join(FACES)}")
+        if isinstance(on_disconnect, Mapping) and (wrong := set(on_disconnect) - set(FACES)):
+            raise ConfigError(f"on_disconnect: there is no face {min(wrong)!r}; there are {', '.join(FACES)}")
         self.clock: Clock = clock or SystemClock()
         self.limits = limits or ServerLimits()
         self.drain_timeout = drain_timeout
@@ -254,6 +258,7 @@ class Server:
         status = 0
         template = "-"
         span: RequestSpan | None = None
+        run = "-"
 
         async def watched(message: Scope) -> None:
             nonlocal status
@@ -267,12 +272,14 @@ class Server:
                 await health(scope, receive, watched)
             elif (match := self.routes.find(scope["method"], path)) is not None:
                 template = match.template
+                if is_id(name := match.params.get("run", "")):  # what is none could break the log's line
+                    run = name
                 span = self._house.traces.request(scope["method"], template, headers)
                 response = await self._answer(scope, receive, path, headers, match)
                 if isinstance(
                     response, Stream
                 ):  # many small sends: nothing stands between them and the socket
-                    status = 200
+                    status, run = 200, response.run_name
                     await response(scope, receive, send)
                 else:
                     await response(scope, receive, watched)
@@ -289,7 +296,7 @@ class Server:
             if span is not None:
                 span.close(status)
             took_ms = (self.clock.monotonic() - began) * 1000
-            access.info("%s %s %d %.0f ms", scope["method"], template, status, took_ms)
+            access.info("%s %s %d %.0f ms %s", scope["method"], template, status, took_ms, run)
 
     async def _static(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A file of the page; it needs no token."""

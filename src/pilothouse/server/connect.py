@@ -27,7 +27,7 @@ from .scope import ScopedRun
 async def told_again(runs: Sequence[tuple[ScopedRun, str | None]], names: Names) -> AsyncIterator[bytes]:
     """The frames of runs that lie behind others, oldest first, each up to the message that the next one hangs on."""
     for run, through in runs:
-        mine = Names(run.ids.thread, run.ids.run, profile=names.profile, detail=names.detail)
+        mine = names.of(run.ids.thread, run.ids.run)
         own = await run.own()
         cut = through is not None and through != (own[-1].message.id if own else through)
         view = await run.view()

@@ -241,7 +241,7 @@ class ControlFace:
             face="control",
             opening=opening,
             headers={"Pilothouse-Run-Id": run.ids.run, "Pilothouse-Thread-Id": run.ids.thread},
-            on_gone=lambda: self._leaving.gone(run.key, cancel),
+            on_gone=lambda: self._leaving.gone(run.key, "control", cancel),
         )
 
     async def input(self, call: Call) -> Response:

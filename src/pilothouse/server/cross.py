@@ -33,16 +33,18 @@ def preflight(cors: CORS, headers: Mapping[str, str]) -> Response | None:
 def with_headers(cors: CORS, headers: Mapping[str, str], send: Send) -> Send:
     """Adds the headers that let an allowed page read the answer."""
     origin = headers.get("origin")
-    if origin is None or not cors.allows(origin):
-        return send
-    shown = "*" if cors.origins == ("*",) else origin
-    added = [
-        (b"access-control-allow-origin", shown.encode("latin-1")),
-        (b"access-control-expose-headers", EXPOSED.encode()),
-        (b"vary", b"Origin"),
-    ]
-    if cors.allow_credentials:
-        added.append((b"access-control-allow-credentials", b"true"))
+    anybody = cors.origins == ("*",)
+    added = (
+        [] if anybody else [(b"vary", b"Origin")]
+    )  # without it a cache gives one origin's answer to another
+    if origin is not None and cors.allows(origin):
+        shown = "*" if anybody else origin
+        added += [
+            (b"access-control-allow-origin", shown.encode("latin-1")),
+            (b"access-control-expose-headers", EXPOSED.encode()),
+        ]
+        if cors.allow_credentials:
+            added.append((b"access-control-allow-credentials", b"true"))
 
     async def sending(message: Scope) -> None:
         if message["type"] == "http.response.start":

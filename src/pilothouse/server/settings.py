@@ -82,11 +82,17 @@ class AGUIOptions:
     Attributes:
         profile: what is assumed of a client; `auto` goes by the `protocolVersion` that it sends (SV-90).
         final_snapshot: MESSAGES_SNAPSHOT before a finish.
+        steps: STEP_STARTED and STEP_FINISHED around each turn.
+        on_interrupt: a CUSTOM `on_interrupt` before a finish that asks, for clients that know no other way.
+        encrypted_reasoning: REASONING_ENCRYPTED_VALUE, to clients of 1.0.
         verify: checks every frame before it leaves, for finding faults; tests always do.
     """
 
     profile: Literal["auto", "1.0", "legacy"] = "auto"
     final_snapshot: bool = True
+    steps: bool = False
+    on_interrupt: bool = False
+    encrypted_reasoning: bool = False
     verify: bool = False
 
 

@@ -296,6 +296,11 @@ class Stream:
         self._writing_since: float | None = None
         self._last_write = 0.0
 
+    @property
+    def run_name(self) -> str:
+        """The run as its client knows it."""
+        return self._headers.get("Pilothouse-Run-Id", "") or "-"
+
     def cut(self, reason: str) -> None:
         """Breaks it off, with a note; the run goes on."""
         if self._cutting is not None and not self._cutting.done():
@@ -513,25 +518,27 @@ def _leaves(group: BaseExceptionGroup[_Cut]) -> list[_Cut]:
 
 
 class Leaving:
-    """What becomes of a run that nobody follows any more (SV-60)."""
+    """What becomes of a run that nobody follows any more (SV-60); `policy` is one for all faces, or one for each."""
 
     def __init__(
         self,
         registry: Registry,
-        policy: OnDisconnect,
+        policy: OnDisconnect | Mapping[str, OnDisconnect],
         spawn: Callable[[Awaitable[object], str], object],
     ) -> None:
         self._registry = registry
-        self._policy = policy
+        self._policies = policy if isinstance(policy, Mapping) else None
+        self._policy: OnDisconnect = "continue" if isinstance(policy, Mapping) else policy
         self._spawn = spawn
 
-    def gone(self, run: str, cancel: Callable[[], Awaitable[object]]) -> None:
-        """A reader of that run left. Called while it still counts."""
-        if self._policy != "continue":
-            self._spawn(self._later(run, cancel), f"unfollowed {run}")
+    def gone(self, run: str, face: str, cancel: Callable[[], Awaitable[object]]) -> None:
+        """A reader of that run left, on that face. Called while it still counts."""
+        policy = self._policy if self._policies is None else self._policies.get(face, "continue")
+        if policy != "continue":
+            self._spawn(self._later(run, policy, cancel), f"unfollowed {run}")
 
-    async def _later(self, run: str, cancel: Callable[[], Awaitable[object]]) -> None:
-        seconds = self._policy.seconds if isinstance(self._policy, CancelAfter) else 0.0
+    async def _later(self, run: str, policy: OnDisconnect, cancel: Callable[[], Awaitable[object]]) -> None:
+        seconds = policy.seconds if isinstance(policy, CancelAfter) else 0.0
         await self._registry.clock.sleep(seconds)
         if not self._registry.followers(run):
             try:

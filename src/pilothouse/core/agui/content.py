@@ -49,6 +49,14 @@ def reasoning_id(message_id: str, number: int) -> str:
     return f"{message_id}:reasoning-{number}"
 
 
+def sealed(message: Message) -> Iterator[agui.ReasoningEncryptedValue]:
+    """What of a message's reasoning only its provider can read, for a client that hands it back."""
+    for number, part in enumerate(visible(message)):
+        if isinstance(part, Reasoning) and part.raw is not None:
+            value = part.raw if isinstance(part.raw, str) else msgspec.json.encode(part.raw).decode()
+            yield agui.ReasoningEncryptedValue("message", reasoning_id(message.id, number), value)
+
+
 def visible(message: Message) -> Iterator[Part]:
     """The parts of an assistant message that a stream shows, in order: text, reasoning, calls."""
     for part in message.parts:

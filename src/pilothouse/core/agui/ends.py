@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, to_builtins
 
 from ...commands import Request
 from ...events import Failed, Incomplete, Outcome, Truncated, Unknown
@@ -106,15 +106,44 @@ def _entry(provider: str, model: str, usage: Usage) -> agui.TokenUsage:
 
 
 class Names:
-    """What the frames of one segment echo and how they are to be written."""
+    """What the frames of one segment echo and how they are to be written.
+
+    Args:
+        steps: turns are told as steps.
+        on_interrupt: interrupts are told in the older way, too, by a CUSTOM event.
+        encrypted: reasoning that only its provider can read is handed on; in profile 1.0 alone.
+    """
 
     def __init__(
-        self, thread_id: str, run_id: str, *, profile: Profile = "1.0", detail: Detail = "safe"
+        self,
+        thread_id: str,
+        run_id: str,
+        *,
+        profile: Profile = "1.0",
+        detail: Detail = "safe",
+        steps: bool = False,
+        on_interrupt: bool = False,
+        encrypted: bool = False,
     ) -> None:
         self.thread_id = thread_id
         self.run_id = run_id
         self.profile = profile
         self.detail = detail
+        self.steps = steps
+        self.on_interrupt = on_interrupt
+        self.encrypted = encrypted and profile == "1.0"
+
+    def of(self, thread_id: str, run_id: str) -> Names:
+        """The same for another segment."""
+        return Names(
+            thread_id,
+            run_id,
+            profile=self.profile,
+            detail=self.detail,
+            steps=self.steps,
+            on_interrupt=self.on_interrupt,
+            encrypted=self.encrypted,
+        )
 
     def finished(
         self,
@@ -193,7 +222,10 @@ def pausing(
         calls = [request.call_id for request in requests if request.call_id is not None]
         return (names.finished(agui.Success(calls), usage),)
     asked = [interrupt(request) for request in requests if request.kind != "external"]
-    return (names.finished(agui.Interrupted(asked), usage),)
+    finished = names.finished(agui.Interrupted(asked), usage)
+    if not names.on_interrupt:
+        return (finished,)
+    return (agui.Custom("on_interrupt", to_builtins(asked)), finished)
 
 
 _REASONS: Final = MappingProxyType({"approval": "tool_call", "input": "input_required"})

@@ -40,6 +40,8 @@ from ...events import (
     RunEnded,
     StartRefused,
     TextTold,
+    TurnEnded,
+    TurnStarted,
     Unknown,
 )
 from ...messages import JSON, Message, ToolCall, Usage, Value
@@ -49,7 +51,7 @@ from ..delivery import Case, case_of_wait
 from ..run import Phase, RunState, apply
 from ..state_notes import NOTE, STAGED
 from . import events as agui
-from .content import arguments_text, plain_text, result_text
+from .content import arguments_text, plain_text, result_text, sealed
 from .ends import Names, ending, pausing, token_usage
 from .events import Event
 from .notes import EPHEMERAL, call, whole
@@ -150,6 +152,7 @@ class Projector:
         self._spent: list[tuple[str, str, Usage]] = []
         self._told_lost = False
         self._based = False  # the segment has told the state as a whole: changes can follow (SV-80)
+        self._step = ""  # the turn that is open, as a step
         self._next_n = 1
         self._chain = 1  # of deltas without a gap
         self._live_since = _ALWAYS  # the fact behind which it began
@@ -323,6 +326,25 @@ class Projector:
             scope: Literal["front", "path"] = "front" if self._since == 1 else "path"
             self._own.append(Snapshot(scope, self._since - 1))
             self._own.append(StateAt(self._since - 1))
+        if self._step:  # a turn that was open where the segment before paused
+            self._own.append(agui.StepStarted(self._step))
+
+    def _turn_started(self, fact: TurnStarted, _record: Record) -> None:
+        if self._names.steps:
+            self._close_turn()
+            self._step = f"turn {fact.turn}"
+            self._own.append(agui.StepStarted(self._step))
+
+    def _turn_ended(self, _fact: TurnEnded, _record: Record) -> None:
+        if self._step:
+            self._interrupt()
+            self._release()
+            self._close_turn()
+
+    def _close_turn(self) -> None:
+        if self._step:
+            self._own.append(agui.StepFinished(self._step))
+            self._step = ""
 
     def _noted(self, fact: Noted, record: Record) -> None:
         """A change of the shared state; the first of a segment is told as the whole of it, whoever reads."""
@@ -398,6 +420,8 @@ class Projector:
             self._own += whole(message)
         if not fits:
             self._own.append(Snapshot("path", record.seq))
+        if self._names.encrypted:
+            self._own += sealed(message)
         self._release()
 
     def _proposed(self, fact: CallProposed, _record: Record) -> None:
@@ -432,6 +456,7 @@ class Projector:
         assert self._state.outcome is not None
         self._interrupt()
         self._release()
+        self._close_turn()
         self._end = ending(self._names, self._state.outcome, token_usage(self._spent))
         *notes, terminal = self._end
         self._own += notes
@@ -464,6 +489,8 @@ class Projector:
 
     def _pause(self, requests: Sequence[Request]) -> None:
         """A pause for a person may be long: the reader leaves with the state and the conversation as they are (RC-86)."""
+        if self._step:  # the next segment begins it again
+            self._own.append(agui.StepFinished(self._step))
         if case_of_wait(tuple(requests)) is Case.ASKING:
             self._own.append(StateAt(self.seq))
             if self._final_snapshot:
@@ -489,6 +516,7 @@ class Projector:
         self._interrupt()
         frames, self._frames = self._frames, []
         self._release()
+        self._close_turn()
         self._own += ending(self._names, outcome, token_usage(self._spent))
         told = self._number(last=True, terminal=True)
         if loss is None:  # no fact says it, so no position can
@@ -573,6 +601,8 @@ _ROWS: Final[Mapping[type, Callable[[Projector, Any, Record], None]]] = MappingP
         CallProposed: Projector._proposed,  # noqa: SLF001
         CallStarted: Projector._call_started,  # noqa: SLF001
         CallFinished: Projector._call_finished,  # noqa: SLF001
+        TurnStarted: Projector._turn_started,  # noqa: SLF001
+        TurnEnded: Projector._turn_ended,  # noqa: SLF001
         Noted: Projector._noted,  # noqa: SLF001
         ContinuityLost: Projector._lost,  # noqa: SLF001
         ContinuityRestored: Projector._restored,  # noqa: SLF001
