@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol, Self, TypeAlias, runtime_checkable
 
+from .cluster import Relay
 from .commands import Command, CommandKind, Request, StopSource
 from .events import DeltaBody, Effect, Fact
 from .messages import JSON, UNSET, ArtifactRef, Model, Unset
@@ -379,11 +380,16 @@ class Journal(Protocol):
 
     Numbering and meaning stay with the controller; the store checks head, fence and uniqueness, and returns only when
     what it confirms is durable. `immediate` says that no method ever suspends (memory): a caller may then rely on an
-    append being inline.
+    append being inline. `relay` is what its processes talk through; None where runs stay where they began.
     """
 
     immediate: bool
     threads: ThreadStore
+
+    @property
+    def relay(self) -> Relay | None:
+        """What its processes talk through."""
+        ...
 
     async def create(
         self,
@@ -391,10 +397,12 @@ class Journal(Protocol):
         records: Sequence[Record],
         *,
         summary: RunSummary,
-        claim: ClaimRequest,
+        claim: ClaimRequest | None,
         expect_head: str | Unset | None = UNSET,
     ) -> Created:
         """Registers a run with its first facts, claims it (fence 1) and moves the thread's head, in one transaction.
+
+        Without a claim nobody drives it yet: the first to claim it has fence 2.
 
         Raises:
             RunConflict: the id stands for another registration.

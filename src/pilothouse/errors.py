@@ -610,6 +610,13 @@ class JournalCorrupt(JournalError):
         super().__init__(f"run {run_id} is corrupt at fact {seq}" + (f": {why}" if why else ""))
 
 
+class DispatchUnavailable(PilothouseError):
+    """The engine that gives runs to workers cannot be reached; runs wait in the journal meanwhile."""
+
+    code = "dispatch_unavailable"
+    retryable = True
+
+
 class JournalVersion(JournalError):
     """The store was written by a newer Pilothouse, or is not ours."""
 

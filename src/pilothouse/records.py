@@ -35,6 +35,7 @@ RunStatus: TypeAlias = Literal[
 Ownership: TypeAlias = Literal[
     "here",  # this controller drives it
     "elsewhere",  # another living process does
+    "queued",  # nobody drives it: the dispatcher gives it to a process that will
     "orphaned",  # its owner is dead
     "parked",  # at rest, released on purpose
     "stalled",  # ours, but the journal is away
@@ -277,6 +278,7 @@ class RunEntry(Value):
     origin: Origin | None = None
     can_control: bool = False
     ownership: Ownership = "none"
+    takeovers: int = 0
 
 
 class RunQuery(Value):

@@ -69,6 +69,9 @@ from .names import Names
 HOST: Final[Lane] = "host"
 RUNTIME: Final[Lane] = "runtime"
 
+TAKEOVERS_TRIED: Final = 3
+"""A run that was taken over so often without a fact of its runtime is left to a person (RC-53)."""
+
 
 class Phase(StrEnum):
     """The six states of a run."""

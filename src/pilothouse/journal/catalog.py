@@ -118,6 +118,7 @@ def entry_of(head: RunHead) -> RunEntry:
         parent=spec.parent,
         origin=spec.origin,
         ownership=ownership_of(summary, head.owner_alive),
+        takeovers=summary.takeovers,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Self, final
 
+from ..cluster import Relay
 from ..contracts import ThreadStore
 from ..core.canonical import chain_start, encode
 from ..errors import (
@@ -68,7 +69,7 @@ class _Run:
     __slots__ = ("facts", "fence", "head", "ids", "number", "owner", "registration", "summary", "waiting")
 
     def __init__(
-        self, number: int, registration: Registration, summary: RunSummary, owner: str, fence: int
+        self, number: int, registration: Registration, summary: RunSummary, owner: str | None, fence: int
     ) -> None:
         self.number = number
         self.registration = registration
@@ -77,7 +78,7 @@ class _Run:
         self.facts: list[Record] = []
         self.ids: dict[str, int] = {}  # event id → seq
         self.fence = fence
-        self.owner: str | None = owner
+        self.owner = owner
         self.waiting: list[asyncio.Future[None]] = []
 
 
@@ -97,8 +98,18 @@ class MemoryJournal:
         self._leases: dict[str, int] = {}  # owner → when its leases end
         self._blobs: dict[str, bytes] = {}
         self._clock = LeaseClock()
+        self._relay: Relay | None = None
         self._facts = self._appends = self._bytes = 0
         self._closed = False
+
+    @property
+    def relay(self) -> Relay | None:
+        """What the controllers over this journal talk through."""
+        if self._relay is None:
+            from .memory_relay import MemoryRelay
+
+            self._relay = MemoryRelay(self._runs, self._leases, self._clock)
+        return self._relay
 
     # Writing
 
@@ -108,7 +119,7 @@ class MemoryJournal:
         records: Sequence[Record],
         *,
         summary: RunSummary,
-        claim: ClaimRequest,
+        claim: ClaimRequest | None,
         expect_head: str | Unset | None = UNSET,
     ) -> Created:
         """Registers a run with its first facts, claims it and moves the thread's head (JR-1)."""
@@ -127,7 +138,8 @@ class MemoryJournal:
             if actual != expect_head:
                 raise ThreadConflict(spec.thread_id, actual)
         fence = records[-1].fence if records else 1  # an imported run keeps its fence
-        run = _Run(len(self._order), registration, summary, claim.owner.id, fence)
+        owner = None if claim is None else claim.owner.id
+        run = _Run(len(self._order), registration, summary, owner, fence)
         self._store(run, records, summary)
         self._runs[spec.run_id] = run
         self._order.append(run)
@@ -135,8 +147,10 @@ class MemoryJournal:
             self._by_thread[spec.thread_id] = [run]
         else:
             siblings.append(run)
+        if claim is None:
+            return Created(RunHead(registration, run.head, summary, fence))
         self._lease(claim)
-        return Created(RunHead(registration, run.head, summary, fence, claim.owner.id, True))
+        return Created(RunHead(registration, run.head, summary, fence, owner, True))
 
     async def append(
         self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, TypeVar, final
 import asyncpg
 import msgspec
 
+from ..cluster import Relay
 from ..contracts import ThreadStore
 from ..core.canonical import chain_start, encode
 from ..errors import (
@@ -50,6 +51,7 @@ from .catalog_sql import conditions
 from .chain import chained, check_head, check_tail, linked, record_page
 from .postgres_appends import FACT_COLUMNS, Appends, Offer, columns_of, fact_values, fault_of, head_behind
 from .postgres_link import Link
+from .postgres_relay import PostgresRelay
 from .postgres_watch import LoopWatch
 from .threads import key_of, next_revision, page_of, place_of
 from .verify import verify
@@ -87,6 +89,8 @@ class PostgresJournal:
         self._appends = Appends(self._link, self._watch.moved)
         self._writing: set[asyncio.Task[Any]] = set()
         self.threads: ThreadStore = PostgresThreads(self._link)
+        self._relay = PostgresRelay(self._link)
+        self.relay: Relay | None = self._relay
 
     async def open(self) -> Self:
         """Connects now, to hear of what is wrong; otherwise the first use does.
@@ -106,7 +110,7 @@ class PostgresJournal:
         records: Sequence[Record],
         *,
         summary: RunSummary,
-        claim: ClaimRequest,
+        claim: ClaimRequest | None,
         expect_head: str | Unset | None = UNSET,
     ) -> Created:
         """Registers a run with its first facts, claims it and moves the thread's head, in one statement (JR-1)."""
@@ -116,11 +120,12 @@ class PostgresJournal:
         if fault is not None:
             return await self._why_not_created(registration, expect_head, fault)
         fence = records[-1].fence if records else 1  # an imported run keeps its fence
-        spec, owner = encode(registration.spec), claim.owner
+        spec = encode(registration.spec)
+        owner, ttl_ms = (None, 0) if claim is None else (claim.owner, claim.ttl_ms)
         facts = fact_values(records)
         bodies = [spec, *[record.body for record in records]]
         values = (
-            *rows.run_values(registration, head, fence, owner.id),
+            *rows.run_values(registration, head, fence, None if owner is None else owner.id),
             summary.state,
             summary.status,
             summary.resting,
@@ -132,10 +137,8 @@ class PostgresJournal:
             spec,
             *columns_of(facts, FACT_COLUMNS),
             sorted({digest for body in bodies for digest, _ in named_in(body)}),
-            owner.machine,
-            owner.pid,
-            owner.started,
-            claim.ttl_ms,
+            *(("", 0, "") if owner is None else (owner.machine, owner.pid, owner.started)),
+            ttl_ms,
         )
         return await self._to_the_end(self._create(values, registration, records, head, summary, expect_head))
 
@@ -156,7 +159,7 @@ class PostgresJournal:
             return await self._why_not_created(registration, expect_head)
         run_id, fence, owner = registration.spec.run_id, values[13], values[14]
         self._appends.count(run_id, records, head.seq)
-        return Created(RunHead(registration, head, summary, fence, owner, owner_alive=True))
+        return Created(RunHead(registration, head, summary, fence, owner, None if owner is None else True))
 
     async def _why_not_created(
         self, registration: Registration, expect_head: str | Unset | None, fault: Exception | None = None
@@ -370,6 +373,7 @@ class PostgresJournal:
         while self._writing:
             await asyncio.wait(self._writing)
         await self._watch.aclose()
+        await self._relay.aclose()
         await self._link.aclose()
 
     async def __aenter__(self) -> Self:

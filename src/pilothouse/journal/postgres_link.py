@@ -23,7 +23,7 @@ from .statements import named_statements, sql_text
 
 T = TypeVar("T")
 
-MIGRATIONS: Final = ("postgres_1.sql",)
+MIGRATIONS: Final = ("postgres_1.sql", "postgres_2.sql")
 """What leads from each schema version to the next."""
 
 VERSION: Final = len(MIGRATIONS)
@@ -74,7 +74,9 @@ class Link:
         self.place = _place_of(dsn)
         self.schema = schema
         self.sql: Mapping[str, str] = {
-            name: self._here(text) for name, text in named_statements("postgres.sql").items()
+            name: self._here(text)
+            for file in ("postgres.sql", "postgres_relay.sql")
+            for name, text in named_statements(file).items()
         }
         self._dsn = dsn
         self._pool_size = pool_size

@@ -45,7 +45,7 @@ _spec_decoder: Final = msgspec.json.Decoder(RunSpec)
 _lineage_decoder: Final = msgspec.json.Decoder(_Lineage)
 
 
-def run_values(registration: Registration, head: Head, fence: int, owner: str) -> tuple[Any, ...]:
+def run_values(registration: Registration, head: Head, fence: int, owner: str | None) -> tuple[Any, ...]:
     """The columns of a new run, from `run_id` to `owner`."""
     spec = registration.spec
     parent, origin = spec.parent, spec.origin
@@ -152,6 +152,7 @@ def entry_of(row: Row, now_ms: int) -> RunEntry:
         parent=origin.parent,
         origin=origin.origin,
         ownership=ownership_of(summary, alive(row[14], row[15:19], now_ms)),
+        takeovers=summary.takeovers,
     )
 
 

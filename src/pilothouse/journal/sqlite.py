@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, final
 
+from ..cluster import Relay
 from ..contracts import ThreadStore
 from ..errors import ConfigError, JournalUnavailable, RunNotFound
 from ..messages import UNSET, ArtifactRef, Unset
@@ -59,6 +60,7 @@ class SQLiteJournal:
     """
 
     immediate = False
+    relay: Relay | None = None
 
     def __init__(
         self, path: str | os.PathLike[str], *, durability: Durability = "full", busy_timeout: float = 5.0
@@ -95,11 +97,12 @@ class SQLiteJournal:
         records: Sequence[Record],
         *,
         summary: RunSummary,
-        claim: ClaimRequest,
+        claim: ClaimRequest | None,
         expect_head: str | Unset | None = UNSET,
     ) -> Created:
         """Registers a run with its first facts, claims it and moves the thread's head (JR-1)."""
-        self._clock.tell(claim.now_ms)
+        if claim is not None:
+            self._clock.tell(claim.now_ms)
         work = partial(self._changes.create, registration, tuple(records), summary, claim, expect_head)
         return await self._access.write(work, _size(records))
 

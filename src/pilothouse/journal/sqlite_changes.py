@@ -116,7 +116,7 @@ class Changes:
         registration: Registration,
         records: Sequence[Record],
         summary: RunSummary,
-        claim: ClaimRequest,
+        claim: ClaimRequest | None,
         expect_head: str | Unset | None,
     ) -> Created:
         """Registration, first facts, claim; the thread's head is the run created last (JR-1)."""
@@ -130,18 +130,21 @@ class Changes:
         self._expect_thread_head(registration.spec.thread_id, expect_head)
         head = _head_behind(rows.first_head(registration), records)
         fence = records[-1].fence if records else 1  # an imported run keeps its fence
+        owner = None if claim is None else claim.owner.id
         no = self._insert(
             "add_run",
-            *rows.run_values(registration, head, fence, claim.owner.id),
+            *rows.run_values(registration, head, fence, owner),
             *_summary_values(summary),
         )
         spec = encode(registration.spec)
         self._run("add_spec", no, spec)
         self._add_facts(no, run_id, records)
         self._note_blobs(no, [spec, *[record.body for record in records]])
-        self._lease(claim)
+        if claim is not None:
+            self._lease(claim)
         self._count(run_id, records, head)
-        return Created(RunHead(registration, head, summary, fence, claim.owner.id, owner_alive=True))
+        alive = None if owner is None else True
+        return Created(RunHead(registration, head, summary, fence, owner, alive))
 
     def append(
         self, run_id: str, records: Sequence[Record], expected: Head, fence: int, summary: RunSummary

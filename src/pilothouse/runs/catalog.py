@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..core.run import TAKEOVERS_TRIED
 from ..errors import InvalidSpec
 from ..records import Page, RunEntry, RunQuery, RunStateName
 from .fleet import Fleet
@@ -25,6 +26,14 @@ def _seen(fleet: Fleet, entry: RunEntry) -> RunEntry:
     ownership = "here" if live is not None and not live.over else entry.ownership
     if ownership == "parked" and mine and fleet.described.descriptor.recovery != "journal":
         ownership = "orphaned"
+    if (
+        ownership == "orphaned"
+        and mine
+        and fleet.dispatcher is not None
+        and entry.state != "unknown"
+        and entry.takeovers < TAKEOVERS_TRIED
+    ):
+        ownership = "queued"
     status = entry.status
     if ownership == "orphaned" and entry.state != "terminal":
         status = "unknown"
@@ -41,7 +50,7 @@ async def lost_runs(fleet: Fleet) -> list[str]:
         for entry in page.items:
             if entry.can_control and entry.ownership not in ("here", "elsewhere", "parked"):
                 head = await fleet.journal.head(entry.run_id)
-                if head is not None and head.summary.takeovers < 3:
+                if head is not None and head.summary.takeovers < TAKEOVERS_TRIED:
                     found.append(entry.run_id)
         cursor = page.cursor
         if cursor is None:

@@ -9,14 +9,15 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
 
 from ..clock import SystemClock
+from ..cluster import Dispatcher
 from ..commands import Ack, Cancel, Command, FollowUp, Replace, Steer, StopSource
 from ..contracts import Clock, GatePoint, Journal, Runtime
 from ..core.run import Phase
 from ..core.transcript import Transcript
-from ..errors import CursorAhead, JournalError, OwnedElsewhere, RecordRefused
+from ..errors import CursorAhead, JournalError, OwnedElsewhere, RecordRefused, UsageError
 from ..events import Noted, Unknown
 from ..messages import JSON, UNSET, Message, Unset
 from ..records import (
@@ -44,6 +45,10 @@ from .ring import Observer, Subscription
 from .starting import Starter
 from .timing import RunLimits, RunStats, RunTiming
 
+if TYPE_CHECKING:
+    from .dispatched import Dispatched
+    from .mirror import Mirror
+
 logger = logging.getLogger("pilothouse.runs")
 
 Screen: TypeAlias = Callable[[RunSpec, Command], Awaitable[Command]]
@@ -66,6 +71,7 @@ class RunController:
         follower_buffer: items a run that are kept for followers.
         auto_recover: when lost runs are taken up again by themselves: never, when a command comes for one, or all
             on entering the controller.
+        dispatcher: gives runs to the processes that `work`; those that are started here may be driven elsewhere then.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class RunController:
         limits: RunLimits | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         self._own_journal = journal is None
         if journal is None:
@@ -95,11 +102,13 @@ class RunController:
             limits=limits or RunLimits(),
             clock=clock or SystemClock(),
             new_id=new_id or random_id,
+            dispatcher=dispatcher,
         )
         self._auto_recover = auto_recover
         self._starter = Starter(self._fleet)
         self._recovery = Recovery(self._fleet)
         self._orders = Orders(self._fleet, self._recovery, auto_recover)
+        self._dispatched: Dispatched | None = None
         self._closing: asyncio.Task[None] | None = None
         self._screen: Screen | None = getattr(runtime, "screen", None)
 
@@ -225,13 +234,15 @@ class RunController:
         """
         if run_id in self._fleet.starting:
             await self._fleet.settled(run_id)
-        live = self._fleet.live.get(run_id)
+        if self._fleet.hub is not None:
+            await self._fleet.hub.attend(run_id)
+        live = self._fleet.live.get(run_id) or self._fleet.mirror(run_id)
         if live is None:
             head = await self._fleet.head(run_id)
             raise OwnedElsewhere(run_id, head.owner or "nobody")
         return self._subscribe(live)
 
-    def _subscribe(self, live: LiveRun) -> Subscription:
+    def _subscribe(self, live: LiveRun | Mirror) -> Subscription:
         def closed(_: Subscription) -> None:
             live.followers -= 1
             if live.over and not live.followers:
@@ -259,12 +270,19 @@ class RunController:
         async def changed(name: str, seq: int) -> int:
             return await fleet.journal.changed(name, seq, timeout=fleet.timing.lease)
 
-        source = Source(run_id, fleet.head, fleet.read, changed, self._live, self._subscribe, fleet.ownership)
+        attend = None if fleet.hub is None else fleet.hub.attend
+        source = Source(
+            run_id, fleet.head, fleet.read, changed, self._shown, self._subscribe, fleet.ownership, attend
+        )
         return Follower(source, after, deltas=deltas, through_unknown=through_unknown, recent=recent)
 
     def _live(self, run_id: str) -> LiveRun | None:
         live = self._fleet.live.get(run_id)
         return None if live is None or live.over else live
+
+    def _shown(self, run_id: str) -> LiveRun | Mirror | None:
+        """What publishes the run here, wherever it is driven."""
+        return self._live(run_id) or self._fleet.mirror(run_id)
 
     def observe(self, run_id: str, observer: Observer) -> Callable[[], None] | None:
         """Calls back, in the step that publishes it, with each fact and delta of a run that is live here.
@@ -272,14 +290,15 @@ class RunController:
         For the floors above that must act before anything else does; exceptions are logged. Returns a function that
         takes this back, or None if the run is not live here.
         """
-        live = self._live(run_id)
-        if live is None:
+        shown = self._shown(run_id)
+        if shown is None:
             return None
-        live.observers.append(observer)
+        shown.observers.append(observer)
 
         def take_back() -> None:
-            if observer in live.observers:
-                live.observers.remove(observer)
+            for publishes in (shown, self._shown(run_id)):  # it may be driven here since
+                if publishes is not None and observer in publishes.observers:
+                    publishes.observers.remove(observer)
 
         return take_back
 
@@ -342,7 +361,7 @@ class RunController:
 
     def stoppable(self, run_id: str) -> bool:
         """Whether a run is live here and its end is not decided yet."""
-        live = self._fleet.live.get(run_id)
+        live = self._fleet.live.get(run_id) or self._fleet.mirror(run_id)
         return live is not None and live.stoppable
 
     def at_rest(self, run_id: str) -> bool:
@@ -376,6 +395,8 @@ class RunController:
 
     async def recover(self, run_id: str, *, accept: Accept | None = None) -> RunView:
         """Takes a lost run up again, by the level that the runtime declares; see `runs.recovering`."""
+        if self._fleet.dispatcher is not None and not self._fleet.live_here(run_id):
+            return await self._orders.ask_to_recover(run_id, accept or Accept())
         return await self._recovery.recover(run_id, accept=accept)
 
     async def check_status(self, run_id: str) -> StatusAnswer:
@@ -385,6 +406,28 @@ class RunController:
     async def abandon(self, run_id: str, reason: str, *, by: str = "") -> RunView:
         """Ends an unknown, orphaned or stalled run on the record."""
         return await self._recovery.abandon(run_id, reason, by)
+
+    # Working for a dispatcher
+
+    def work(self, *, accept: Accept | None = None) -> None:
+        """From now on runs that the dispatcher has for this binding and contract are driven here; then start it.
+
+        `accept`: the declared rule for runs that began under another configuration. None: they are left to workers of
+        theirs, or to a person.
+
+        Raises:
+            UsageError: there is no dispatcher.
+        """
+        fleet = self._fleet
+        if fleet.dispatcher is None or fleet.journal.relay is None:
+            raise UsageError("cannot work without a dispatcher: give RunController(dispatcher=…)")
+        if self._dispatched is None:
+            from .dispatched import Dispatched
+
+            self._dispatched = Dispatched(
+                fleet, self._recovery, self._orders, fleet.journal.relay, fleet.dispatcher, accept or Accept()
+            )
+            self._dispatched.open()
 
     # Waiting, opening, closing
 
@@ -439,7 +482,7 @@ class RunController:
 
     async def __aenter__(self) -> Self:
         """Opens; with `auto_recover="on_open"` lost runs are recovered first."""
-        if self._auto_recover == "on_open":
+        if self._auto_recover == "on_open" and self._fleet.dispatcher is None:
             await self._recovery.recover_all()
         return self
 
@@ -478,7 +521,14 @@ class RunController:
             if live.writer.stalled:
                 live.give_up_waiting()
             elif not live.over and live.state.phase not in (Phase.TERMINAL, Phase.UNKNOWN):
-                await live.lose("shutdown", "the controller was closed")
+                if live.moves:
+                    live.let_go()
+                else:
+                    await live.lose("shutdown", "the controller was closed")
+        if self._dispatched is not None:
+            await self._dispatched.aclose()
+        if fleet.hub is not None:
+            await fleet.hub.aclose()
         await fleet.agenda.aclose()
         await self._end_all(set(fleet.releasing.values()), seconds)
         try:
@@ -486,6 +536,10 @@ class RunController:
                 await fleet.journal.release(fleet.owner)
         except JournalError as error:
             logger.warning("the claims end with their leases: %s", error)
+        if fleet.dispatcher is not None:
+            for live in living:
+                if live.released and not live.state.resting:  # at once, not when its lease would have ended
+                    await fleet.hand_to_dispatcher(live.registration, live.writer.fence)
         if self._own_journal:
             await fleet.journal.aclose()
 

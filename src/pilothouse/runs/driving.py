@@ -57,6 +57,8 @@ async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) 
         await live.settle((Draft(StartRefusedFact(code, str(refusal), retryable)), HOST))
     elif live.scope.cancelled and not live.closing and _confirms(live):
         await live.settle((Draft(RunEnded(_stopped(live))), HOST))
+    elif live.closing and live.moves:
+        live.release()
     else:
         if live.closing:
             cause, reason = "shutdown", "the controller was closed"

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
+from ..cluster import Dispatcher, Ticket, queue_of
 from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
-from ..core.run import HOST, Phase, RunState, Terms, fold
+from ..core.run import HOST, TAKEOVERS_TRIED, Phase, RunState, Terms, fold
 from ..core.view import view
-from ..errors import InvalidSpec, NotControllable, RunNotFound, UsageError
+from ..errors import DispatchUnavailable, InvalidSpec, NotControllable, RunNotFound, UsageError
 from ..events import VOCABULARY, StopRequested
 from ..journal.liveness import this_process
 from ..records import (
@@ -33,7 +36,14 @@ from .live import Lines, LiveRun
 from .ring import Observer
 from .timing import RunLimits, RunTiming
 
+if TYPE_CHECKING:
+    from .hub import Hub
+    from .mirror import Mirror
+
 logger = logging.getLogger("pilothouse.runs")
+
+PRIORITY = "dispatch/priority"
+"""Extension of a specification: an integer, smaller goes first."""
 
 KEPT_FINISHED = 256
 """Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
@@ -60,6 +70,7 @@ class Fleet:
         limits: RunLimits,
         clock: Clock,
         new_id: Callable[[], str],
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         if not binding.strip():
             raise InvalidSpec("the binding needs a name")
@@ -97,6 +108,16 @@ class Fleet:
         self.zombies = 0
         self.closed = False
         self._renewing = False
+        self.dispatcher = dispatcher
+        self.hub: Hub | None = None
+        if dispatcher is not None:
+            if journal.relay is None:
+                raise InvalidSpec(
+                    "a dispatcher needs a journal that several processes share: PostgresJournal", "journal"
+                )
+            from .hub import Hub
+
+            self.hub = Hub(self, journal.relay)
 
     def check_open(self, action: str) -> None:
         """Refuses work after `aclose()`."""
@@ -159,7 +180,11 @@ class Fleet:
             return "elsewhere"
         if head.summary.resting and self.parks(head.registration):
             return "parked"
-        return "none" if head.summary.loss_recorded else "orphaned"
+        if head.summary.loss_recorded:
+            return "none"
+        if self.dispatcher is not None and head.summary.takeovers < TAKEOVERS_TRIED:
+            return "queued"
+        return "orphaned"
 
     async def view(self, run_id: str) -> RunView:
         """The bounded view of a run; reads, never writes (RC-48)."""
@@ -200,6 +225,44 @@ class Fleet:
         if (why := self.why_not(registration)) is not None:
             raise NotControllable(registration.spec.run_id, why)
 
+    def live_here(self, run_id: str) -> bool:
+        """Whether the run is driven here."""
+        live = self.live.get(run_id)
+        return live is not None and not live.over
+
+    def mirror(self, run_id: str) -> Mirror | None:
+        """The run as it is shown here, if another process drives it."""
+        return None if self.hub is None else self.hub.of(run_id)
+
+    def ticket_of(self, registration: Registration, fence: int) -> Ticket:
+        """What asks that somebody drives a run."""
+        spec = registration.spec
+        priority = spec.extensions.get(PRIORITY)
+        return Ticket(
+            spec.run_id,
+            queue_of(registration.binding, registration.descriptor_digest),
+            fence,
+            spec.tenant,
+            spec.thread_id,
+            priority if isinstance(priority, int) and not isinstance(priority, bool) else 0,
+        )
+
+    async def hand_to_dispatcher(
+        self, registration: Registration, fence: int, *, again: bool = False
+    ) -> None:
+        """Asks that somebody drives a run; where the engine is away the run is found by its journal later.
+
+        `again`: a worker may have refused it at this fence; a person, or a command, asks for another try.
+        """
+        assert self.dispatcher is not None
+        ticket = self.ticket_of(registration, fence)
+        if again:
+            ticket = replace(ticket, round=self.clock.time_ms())
+        try:
+            await self.dispatcher.enqueue(ticket)
+        except DispatchUnavailable as error:
+            logger.warning("run %s waits for the dispatcher: %s", registration.spec.run_id, error)
+
     # Driving
 
     def host(self, registration: Registration, state: RunState, fence: int) -> LiveRun:
@@ -222,12 +285,16 @@ class Fleet:
             follower_buffer=self.follower_buffer,
             cancel_level=self.described.descriptor.cancel,
             parks=self.described.descriptor.recovery == "journal",
+            moves=self.dispatcher is not None,
             read_facts=self.paths.facts,
             reload=reload,
             on_over=self._over,
             on_zombie=self._zombie,
         )
         live.observers = self.watched.pop(run_id, live.observers)
+        if self.hub is not None and (mirror := self.hub.of(run_id)) is not None:
+            live.observers += mirror.observers
+            mirror.close()
         self.live[run_id] = live
         self.finished.pop(run_id, None)
         self.threads[registration.spec.thread_id] = live

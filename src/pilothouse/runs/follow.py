@@ -14,6 +14,7 @@ from .ring import Item, Subscription
 
 if TYPE_CHECKING:
     from .live import LiveRun
+    from .mirror import Mirror
 
 PAGE = 500
 
@@ -27,9 +28,10 @@ class Source(NamedTuple):
     head: Callable[[str], Awaitable[RunHead]]
     read: Callable[[str, int, int], Awaitable[RecordPage]]
     changed: Callable[[str, int], Awaitable[int]]
-    live: Callable[[str], LiveRun | None]
-    subscribe: Callable[[LiveRun], Subscription]
+    live: Callable[[str], LiveRun | Mirror | None]
+    subscribe: Callable[[LiveRun | Mirror], Subscription]
     ownership: Callable[[RunHead], Ownership]
+    attend: Callable[[str], Awaitable[None]] | None = None
 
 
 class Follower:
@@ -153,8 +155,9 @@ class Follower:
 
     def _last(self, record: Record) -> bool:
         """Whether a loss is all that is known of the run."""
-        live = self._source.live(self._source.run_id)
-        return live is None or live.state.seq <= record.seq
+        if (live := self._source.live(self._source.run_id)) is not None:
+            return live.state.seq <= record.seq
+        return self._subscription is None or self._subscription.idle
 
     async def _replay(self) -> None:
         """Subscribes, then reads what the journal has: the other order has a gap (RC-63)."""
@@ -164,6 +167,8 @@ class Follower:
             if self._seen > head.head.seq:
                 raise CursorAhead(source.run_id, self._seen, head.head.seq)
             self._checked = True
+        if self._subscription is None and source.attend is not None:
+            await source.attend(source.run_id)
         if self._subscription is None and (live := source.live(source.run_id)) is not None:
             self._subscription = source.subscribe(live)
             if self._recent:
@@ -186,6 +191,8 @@ class Follower:
     async def _advance(self) -> None:
         """Nothing is live here: waits for the journal to grow, or finds that it will not."""
         source = self._source
+        if source.attend is not None:
+            await source.attend(source.run_id)
         head = await source.head(source.run_id)
         if head.head.seq > self._seen or source.live(source.run_id) is not None:
             self._behind = True

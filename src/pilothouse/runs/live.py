@@ -94,6 +94,7 @@ class LiveRun:
         "gate",
         "journal",
         "limits",
+        "moves",
         "observers",
         "over",
         "partials",
@@ -126,6 +127,7 @@ class LiveRun:
         follower_buffer: int,
         cancel_level: str,
         parks: bool,
+        moves: bool,
         read_facts: Callable[[str, int], Awaitable[list[Record]]],
         reload: Callable[[], Awaitable[RunState]],
         on_over: Callable[[LiveRun], None],
@@ -149,6 +151,7 @@ class LiveRun:
         self.port: Port | None = None
         self.zombie = False
         self.closing = False
+        self.moves = moves  # another process goes on with it when this one closes
         self.over = False  # terminal, lost or released: nothing will be written here any more
         self.released = False  # let go at rest: it is over here, and neither ended nor lost
         self.followers = 0

@@ -22,7 +22,7 @@ from ..commands import (
 from ..core.batch import Written
 from ..core.canonical import digest, encode, misshapen, normal
 from ..core.rules import answers
-from ..core.run import HOST, CommandState, Phase, RunState
+from ..core.run import HOST, TAKEOVERS_TRIED, CommandState, Phase, RunState
 from ..errors import (
     CommandConflict,
     CommandNotFound,
@@ -33,11 +33,12 @@ from ..errors import (
     RunError,
     Unsupported,
 )
-from ..events import CommandAnswered, CommandReceived, InputReturned, StopRequested
-from ..records import Descriptor, Draft, RunHead
+from ..events import Cancelled, CommandAnswered, CommandReceived, InputReturned, RunEnded, StopRequested
+from ..records import Accept, Descriptor, Draft, Registration, RunHead, RunView
 from .fleet import Fleet
 from .live import ENVELOPE, LiveRun
 from .port import kind_of
+from .posting import RECOVER, answered, post, wait
 from .recovering import Recovery
 from .timing import RunLimits
 
@@ -52,8 +53,10 @@ class Orders:
         self._recovery = recovery
         self._auto_recover = auto_recover
 
-    async def command(self, command: Command, limit: float | None) -> Ack:
+    async def command(self, command: Command, limit: float | None, *, driving: bool = False) -> Ack:
         """Records a command, forwards it once, and returns its ack.
+
+        With a dispatcher it goes to the process that drives the run; `driving` says that this one does, or is about to.
 
         Raises:
             InvalidCommand, RunNotFound, NotControllable, OwnedElsewhere, CommandConflict: mistakes of the caller.
@@ -72,12 +75,18 @@ class Orders:
         head = await fleet.head(command.run_id)
         state = await fleet.state(head)
         if (known := state.commands.get(command.id)) is not None:
-            if known.state == "received" and known.digest == command_digest:
+            if (
+                known.state == "received"
+                and known.digest == command_digest
+                and (driving or fleet.dispatcher is None)
+            ):
                 await self._deliver_again(head, state)
             return await self._repeated(known, command_digest, command, limit)
         fleet.check_control(head.registration)
         if state.phase is Phase.TERMINAL:
             return _refused(command, "ended")
+        if fleet.dispatcher is not None and not driving:
+            return await self._post(head, state, command, command_digest, limit)
         if fleet.ownership(head) == "elsewhere":
             raise OwnedElsewhere(command.run_id, head.owner or "")
         if not state.resting and not self._may_recover(state):
@@ -92,6 +101,68 @@ class Orders:
             return live.state.commands[command.id].ack(command.run_id)
         return await self._admit(live, command, command_digest, limit)
 
+    async def _post(
+        self, head: RunHead, state: RunState, command: Command, command_digest: str, limit: float | None
+    ) -> Ack:
+        """Another process drives the run, or will: it records the command and says what came of it."""
+        fleet = self._fleet
+        relay, registration = fleet.journal.relay, head.registration
+        assert relay is not None
+        waits = head.owner is None and head.fence == 1 and state.phase is Phase.ACCEPTED
+        if (
+            waits
+            and isinstance(command.body, Cancel)
+            and await self._withdraw(registration, command, command_digest)
+        ):
+            return await self.ack(command.run_id, command.id)
+        ack = await post(relay, command)
+        if ack is not None:
+            return replace(ack, duplicate=True)
+        now = await fleet.head(command.run_id)
+        if not now.owner_alive:
+            stuck = state.phase is Phase.UNKNOWN or state.takeovers >= TAKEOVERS_TRIED
+            await fleet.hand_to_dispatcher(registration, now.fence, again=stuck)
+        ack = await wait(relay, command.run_id, command.id, self._limit(limit))
+        return ack or Ack(command.id, command.run_id, "received")
+
+    async def ask_to_recover(self, run_id: str, accept: Accept) -> RunView:
+        """Has a lost run taken up by whoever takes runs up; returns when it was, as `Recovery.recover` does.
+
+        Raises:
+            RecoveryMismatch, RecoveryRefused, Unsupported, NotControllable: it stays as it is.
+            JournalUnavailable: nobody took it up in time; it is asked for, and may still be.
+        """
+        fleet = self._fleet
+        head = await fleet.head(run_id)
+        relay = fleet.journal.relay
+        assert relay is not None
+        fleet.check_control(head.registration)
+        if head.summary.state == "terminal" or head.owner_alive:
+            return await fleet.view(run_id)
+        entry = RECOVER + fleet.new_id()
+        await relay.post(run_id, entry, encode(accept))
+        await fleet.hand_to_dispatcher(head.registration, head.fence, again=True)
+        if not await answered(relay, run_id, entry, fleet.timing.recover):
+            raise JournalUnavailable(f"run {run_id} waits for a worker to take it up")
+        return await fleet.view(run_id)
+
+    async def _withdraw(self, registration: Registration, command: Command, command_digest: str) -> bool:
+        """Ends a run that waits for a worker: no worker is needed for that. False if one was faster."""
+        fleet = self._fleet
+        body = command.body
+        assert isinstance(body, Cancel)
+        try:
+            live = await self._recovery.claimed(registration)
+        except OwnedElsewhere:
+            return False
+        if live.state.phase is not Phase.ACCEPTED or live.state.stop is not None:
+            live.release()
+            await fleet.settled(command.run_id)
+            return False
+        end = (Draft(RunEnded(Cancelled(body.reason, body.source))), HOST)
+        await live.writer.write(*_stop_facts(command, command_digest), end)
+        return True
+
     async def _deliver_again(self, head: RunHead, state: RunState) -> None:
         """A command that nobody decided and nobody holds goes to a new attachment (RC-38, RC-41)."""
         fleet = self._fleet
@@ -102,7 +173,7 @@ class Orders:
     def _may_recover(self, state: RunState) -> bool:
         level = self._fleet.described.descriptor.recovery
         asked = self._auto_recover != "never" and level == "journal"
-        return asked and not state.violated and state.takeovers < 3
+        return asked and not state.violated and state.takeovers < TAKEOVERS_TRIED
 
     async def _revive(self, run_id: str, stop: Sequence[Written]) -> bool:
         """Recovers an orphan or a lost run before the command is judged (RC-53)."""
@@ -121,6 +192,9 @@ class Orders:
         fleet = self._fleet
         live = fleet.live.get(command.run_id)
         body = command.body
+        if live is None and (mirror := fleet.mirror(command.run_id)) is not None and mirror.stoppable:
+            fleet.agenda.spawn(self.command(command, None))
+            return True
         if live is None or not live.stoppable or not isinstance(body, Cancel):
             return False
         if live.state.stop is None and not live.scope.cancelled:

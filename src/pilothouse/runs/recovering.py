@@ -22,7 +22,7 @@ from ..errors import (
     Unsupported,
 )
 from ..events import ContinuityLost, ContinuityRestored, RunAbandoned, RunEnded
-from ..records import Accept, Draft, RunHead, RunSpec, RunView, StatusAnswer
+from ..records import Accept, Draft, Registration, RunHead, RunSpec, RunView, StatusAnswer
 from .catalog import lost_runs
 from .fleet import Fleet
 from .live import LiveRun
@@ -121,7 +121,8 @@ class Recovery:
         live = await self._claim(head)
         await self._admit(live)
         drafts = [*_restore(live.state, "journal", live.state.seq, reasons), *also]
-        if live.state.loss is None and live.state.resting:
+        fresh = head.owner is None and head.fence == 1 and not live.state.started  # nobody drove it yet
+        if live.state.loss is None and (live.state.resting or fresh):
             drafts = list(also)  # nothing was in flight, so nothing was lost (RC-50)
         if drafts:
             await live.writer.write(*drafts)
@@ -212,8 +213,11 @@ class Recovery:
             ) from error
 
     async def _claim(self, head: RunHead) -> LiveRun:
+        return await self.claimed(head.registration)
+
+    async def claimed(self, registration: Registration) -> LiveRun:
+        """Takes a run; nothing is written and nothing drives it yet."""
         fleet = self._fleet
-        registration = head.registration
         claimed = await fleet.journal.claim(registration.spec.run_id, fleet.claim_request())
         state = await fleet.refold(registration)
         return fleet.host(registration, state, claimed.fence)

@@ -7,13 +7,13 @@ import logging
 import re
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from ..core.canonical import NotJSON, chain_start, digest, encode, misshapen, normal, readable, seal
-from ..core.run import HOST, RunState, apply
+from ..core.run import HOST, Phase, RunState, apply
 from ..core.settling import event_id_of
 from ..core.transcript import wants_answer
 from ..errors import (
@@ -35,6 +35,9 @@ from ..records import Created, Record, Registration, RunHead, RunQuery, RunSpec,
 from .fleet import Fleet, Starting
 from .history import known_ids
 from .live import LiveRun
+
+if TYPE_CHECKING:
+    from .mirror import Mirror
 
 logger = logging.getLogger("pilothouse.runs")
 
@@ -88,6 +91,9 @@ class Starter:
             if not await self._is_repeat(spec, registration):
                 raise
             live, reopened = fleet.live.get(spec.run_id), True
+        mirror = None if live is not None else fleet.mirror(spec.run_id)
+        if mirror is not None and until == "started":
+            await self._until_started_elsewhere(mirror)
         if live is None:
             await self._refused_before(spec.run_id)
         elif until == "started":
@@ -120,6 +126,24 @@ class Starter:
             raise StartUnknown(live.run_id)
         if (refusal := live.refusal) is not None:
             raise refusal
+
+    async def _until_started_elsewhere(self, mirror: Mirror) -> None:
+        """As `_until_started`, of a run that another process is to drive."""
+        begun = asyncio.Event()
+
+        def look(_: object) -> None:
+            if mirror.state.phase is not Phase.ACCEPTED:
+                begun.set()
+
+        mirror.observers.append(look)
+        look(None)
+        self._fleet.agenda.after(self._fleet.timing.start, begun.set)
+        try:
+            await begun.wait()
+        finally:
+            mirror.observers.remove(look)
+        if mirror.state.phase is Phase.ACCEPTED:
+            raise StartUnknown(mirror.run_id)
 
     async def _checked(self, spec: RunSpec) -> RunSpec:
         """The spec in its stored form, or the reason why there can be no such run."""
@@ -251,6 +275,8 @@ class Starter:
                 del self._uncertain[next(iter(self._uncertain))]
             raise
         head = created.head
+        if fleet.dispatcher is not None:
+            return await self._dispatched(registration, state, created)
         if created.existing:
             if head.registration.identity != registration.identity:
                 raise RunConflict(spec.run_id)
@@ -268,6 +294,20 @@ class Starter:
             raise
         return live, created.existing
 
+    async def _dispatched(
+        self, registration: Registration, state: RunState, created: Created
+    ) -> tuple[None, bool]:
+        """The run is registered and somebody is to drive it; it is shown here from its beginning on."""
+        fleet = self._fleet
+        head = created.head
+        if head.registration.identity != registration.identity:
+            raise RunConflict(registration.spec.run_id)
+        if not created.existing and fleet.hub is not None:
+            fleet.hub.open(registration, state)
+        if head.owner is None and head.summary.state == "accepted":
+            await fleet.hand_to_dispatcher(registration, head.fence)
+        return None, created.existing
+
     async def _created(
         self,
         registration: Registration,
@@ -278,15 +318,21 @@ class Starter:
     ) -> Created:
         """Registers it. A wrong guess at what the thread's last run is, where nobody said it, is looked into."""
         fleet = self._fleet
-        create = partial(fleet.journal.create, registration, [record], summary=summary)
+        create = partial(
+            fleet.journal.create,
+            registration,
+            [record],
+            summary=summary,
+            claim=None if fleet.dispatcher is not None else fleet.claim_request(),
+        )
         try:
-            return await create(claim=fleet.claim_request(), expect_head=guess)
+            return await create(expect_head=guess)
         except ThreadConflict as moved:
             if expect_head is not UNSET:
                 raise
             last = moved.head
         await self._check_last(registration.spec, last)
-        return await create(claim=fleet.claim_request(), expect_head=UNSET)
+        return await create(expect_head=UNSET)
 
     async def _registered_before(
         self, registration: Registration, refusal: Unsupported

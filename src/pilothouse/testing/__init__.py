@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .agui import verify_agui as verify_agui
     from .clock import StepClock as StepClock
     from .controller_suite import AIControllerConformance as AIControllerConformance
+    from .dispatch import Board as Board
+    from .dispatch import LocalDispatcher as LocalDispatcher
     from .endpoint import ScriptedEndpoint as ScriptedEndpoint
     from .facts import RunFacts as RunFacts
     from .faults import FaultyJournal as FaultyJournal
@@ -37,6 +39,8 @@ _HOMES = {
     "AIControllerConformance": "controller_suite",
     "AgentConformance": "agent_suite.suite",
     "AgentDriver": "agent_suite.driving",
+    "Board": "dispatch",
+    "LocalDispatcher": "dispatch",
     "FakeAgent": "agents",
     "FakeBackend": "agents",
     "MockAgent": "agents",

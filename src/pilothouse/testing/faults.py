@@ -20,6 +20,7 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, Literal, Self, TypeAlias, TypeVar, final
 
+from ..cluster import Relay
 from ..contracts import Journal, ThreadStore
 from ..errors import JournalUnavailable
 from ..messages import UNSET, ArtifactRef, Unset
@@ -117,6 +118,7 @@ class FaultyJournal:
         self.inner = journal
         self.immediate = immediate
         self.threads: ThreadStore = journal.threads
+        self.relay: Relay | None = None  # faults are those of one process
         self.calls: list[tuple[Call, str]] = []
         self._faults: list[Fault] = []
         self._crashed = False
@@ -223,7 +225,7 @@ class FaultyJournal:
         records: Sequence[Record],
         *,
         summary: RunSummary,
-        claim: ClaimRequest,
+        claim: ClaimRequest | None,
         expect_head: str | Unset | None = UNSET,
     ) -> Created:
         """As the inner journal, unless a fault is due."""

@@ -30,6 +30,7 @@ WITH head AS (
 ), leased AS (
   INSERT INTO pilothouse.owners AS owners (id, machine, pid, started, lease_until)
   SELECT $15, $34::text, $35::bigint, $36::text, clock_timestamp() + $37::bigint * interval '1 millisecond' FROM run
+  WHERE $15 IS NOT NULL
   ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until
 )
 SELECT no FROM run
