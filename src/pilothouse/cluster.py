@@ -50,6 +50,7 @@ Driven: TypeAlias = Literal[
     "elsewhere",  # another living process drives it
     "handed_over",  # this process is closing: another ticket was made
     "refused",  # it cannot be driven here; the reason was logged
+    "deferred",  # its principal or thread has its share already: again in a moment, without holding a place
 ]
 """What became of a run that a ticket was for."""
 
@@ -170,6 +171,10 @@ class Relay(Protocol):
 
     async def dead(self, owners: Collection[str]) -> frozenset[str]:
         """Which of these owners do not live any more, by the store's clock."""
+        ...
+
+    async def load(self, tenant: str, thread_id: str) -> tuple[int, int]:
+        """How many runs of a principal, and of a thread, living owners drive now; those at rest do not count."""
         ...
 
     def on_signal(self, signal: Signal, callback: Callable[[], object]) -> Callable[[], None]:

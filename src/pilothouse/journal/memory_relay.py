@@ -126,6 +126,20 @@ class MemoryRelay:
         tickets = [Ticket(spec.run_id, queue, fence, spec.tenant, spec.thread_id) for spec, fence in specs]
         return tickets, found[-1].number + 1 if len(found) == limit else 0
 
+    async def load(self, tenant: str, thread_id: str) -> tuple[int, int]:
+        """How many runs of a principal, and of a thread, are driven now."""
+        now = self._clock.now_ms()
+        driven = [
+            run.registration.spec
+            for run in self._runs.values()
+            if run.owner is not None
+            and self._leases.get(run.owner, 0) > now
+            and run.summary.state != "terminal"
+            and not run.summary.resting
+        ]
+        of_tenant = [spec for spec in driven if spec.tenant == tenant]
+        return len(of_tenant), sum(spec.thread_id == thread_id for spec in of_tenant)
+
     async def heartbeat(self, owner: Owner, ttl_ms: int) -> None:
         """This owner lives."""
         self._leases[owner.id] = self._clock.now_ms() + ttl_ms

@@ -145,6 +145,11 @@ class PostgresRelay:
         tickets = [Ticket(run_id, queue, fence, tenant, thread) for _, run_id, fence, tenant, thread in found]
         return tickets, found[-1][0] if len(found) == limit else 0
 
+    async def load(self, tenant: str, thread_id: str) -> tuple[int, int]:
+        """How many runs of a principal, and of a thread, are driven now."""
+        of_tenant, of_thread = (await self._rows("load", tenant, thread_id))[0]
+        return int(of_tenant), int(of_thread)
+
     async def heartbeat(self, owner: Owner, ttl_ms: int) -> None:
         """This owner lives."""
         await self._change("lease", owner.id, owner.machine, owner.pid, owner.started, ttl_ms)

@@ -56,6 +56,11 @@ WHERE binding = $1 AND descriptor_digest = $2 AND no > $3 AND state NOT IN ('ter
   AND (NOT resting OR EXISTS (SELECT 1 FROM pilothouse.commands WHERE commands.run = runs.no AND answer IS NULL))
 ORDER BY no LIMIT $4
 
+-- name: load
+SELECT count(*), count(*) FILTER (WHERE thread_id = $2)
+FROM pilothouse.runs JOIN pilothouse.owners ON owners.id = runs.owner
+WHERE tenant = $1 AND state <> 'terminal' AND NOT resting AND lease_until > clock_timestamp()
+
 -- name: dead
 SELECT asked FROM unnest($1::text[]) AS asked LEFT JOIN pilothouse.owners ON owners.id = asked
 WHERE lease_until IS NULL OR lease_until <= clock_timestamp()
