@@ -409,11 +409,13 @@ class RunController:
 
     # Working for a dispatcher
 
-    def work(self, *, accept: Accept | None = None) -> None:
+    def work(
+        self, *, accept: Accept | None = None, principal: int | None = None, thread: int | None = None
+    ) -> None:
         """From now on runs that the dispatcher has for this binding and contract are driven here; then start it.
 
         `accept`: the declared rule for runs that began under another configuration. None: they are left to workers of
-        theirs, or to a person.
+        theirs, or to a person. `principal` and `thread` bound how many runs of one are driven at once on all workers.
 
         Raises:
             UsageError: there is no dispatcher.
@@ -425,7 +427,14 @@ class RunController:
             from .dispatched import Dispatched
 
             self._dispatched = Dispatched(
-                fleet, self._recovery, self._orders, fleet.journal.relay, fleet.dispatcher, accept or Accept()
+                fleet,
+                self._recovery,
+                self._orders,
+                fleet.journal.relay,
+                fleet.dispatcher,
+                accept or Accept(),
+                principal=principal,
+                thread=thread,
             )
             self._dispatched.open()
 

@@ -47,6 +47,8 @@ class Dispatched:
     """The worker's side of one fleet.
 
     Args:
+        principal, thread: runs of one principal, of one thread, that are driven at once on all workers; None: any number.
+            Two workers that look in the same moment may both go on.
         accept: the declared rule for runs that another configuration began (RC-58); its reasons go on their record.
     """
 
@@ -58,12 +60,17 @@ class Dispatched:
         relay: Relay,
         dispatcher: Dispatcher,
         accept: Accept,
+        *,
+        principal: int | None = None,
+        thread: int | None = None,
     ) -> None:
         self._fleet = fleet
         self._recovery = recovery
         self._relay = relay
         self._dispatcher = dispatcher
         self._accept = accept
+        self._principal = principal
+        self._thread = thread
         self._inbox = Inbox(fleet, orders, relay)
         self._stranded: dict[tuple[str, int], float] = {}
         self._swept = 0
@@ -131,7 +138,19 @@ class Dispatched:
                 TAKEOVERS_TRIED,
             )
             return "refused"
+        if not posted and await self._has_its_share(head):
+            return "deferred"
         return await self._take(head, posted)
+
+    async def _has_its_share(self, head: RunHead) -> bool:
+        """Whether the run's principal or thread has as many driven runs as it may have."""
+        if self._principal is None and self._thread is None:
+            return False
+        spec = head.registration.spec
+        of_principal, of_thread = await self._relay.load(spec.tenant, spec.thread_id)
+        return (self._principal is not None and of_principal >= self._principal) or (
+            self._thread is not None and of_thread >= self._thread
+        )
 
     async def _take(self, head: RunHead, posted: Sequence[Posted]) -> Driven | None:
         """Takes the run up, with the stop that waits for it if there is one: then no request to a model is made."""
