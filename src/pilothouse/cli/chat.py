@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -35,13 +34,13 @@ Ctrl-C  stop the answer"""
 _PROBE_S: Final = 5.0
 
 
-def chat(target: str | None, *, model: str | None, db: Path, thread: str | None, message: str | None) -> None:
+def chat(target: str | None, *, model: str | None, db: str, thread: str | None, message: str | None) -> None:
     """Chats until Ctrl-D, or sends one message."""
     raise typer.Exit(asyncio.run(_chat(target, model, db, thread, message)))
 
 
 async def _chat(
-    target: str | None, model: str | None, db: Path, thread: str | None, message: str | None
+    target: str | None, model: str | None, db: str, thread: str | None, message: str | None
 ) -> int:
     def say(text: str) -> None:
         typer.echo(text, err=True)
@@ -71,15 +70,15 @@ def _is_url(target: str | None) -> bool:
 
 @asynccontextmanager
 async def _here(
-    target: str | None, model: str | None, db: Path, say: Callable[[str], None]
+    target: str | None, model: str | None, db: str, say: Callable[[str], None]
 ) -> AsyncIterator[Make]:
     """Agents over conversations of this process."""
     from ..agents.local import LocalAgent
-    from ..journal.sqlite import SQLiteJournal
     from ..runs.controller import RunController
     from .agents import Agents, template_of
+    from .places import journal_at
 
-    async with SQLiteJournal(db) as journal:
+    async with journal_at(db) as journal:
         await journal.open()
         async with Agents(target, model, say) as definition:
             template = template_of(definition)

@@ -1,4 +1,4 @@
-"""`pilothouse serve | chat | runs | record | decode`: thin commands over the library.
+"""`pilothouse serve | worker | chat | runs | record | decode`: thin commands over the library.
 
 Every command that fails prints one line that says what to do and exits with 1; a wrong use exits with 2.
 """
@@ -13,7 +13,7 @@ from typing import Annotated, Optional
 import typer
 
 from .._version import __version__
-from ..errors import PilothouseError
+from ..errors import PilothouseError, UsageError
 from .options import DEFAULT, DatabaseOption
 from .runs import app as runs_app
 
@@ -40,6 +40,14 @@ ModelOption = Annotated[
         "--model",
         "-m",
         help="openai:NAME, anthropic:NAME, gemini:NAME, local, local:/path/to.gguf, or http://host:port/v1#name.",
+        show_default=False,
+    ),
+]
+
+DispatchOption = Annotated[
+    Optional[str],  # noqa: UP045 - as above
+    typer.Option(
+        help="Who gives runs to workers: dbos (in the journal's Postgres) or temporal://HOST:PORT.",
         show_default=False,
     ),
 ]
@@ -84,11 +92,74 @@ def serve(
         ),
     ] = "on_command",
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    dispatch: DispatchOption = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Drive the runs in this process; so it is without --dispatch.")
+    ] = False,
 ) -> None:
     """Serve an agent: the chat page, the AG-UI endpoint and the run control API."""
     from .serve import serve as run
 
-    run(target, model=model, db=db, host=host, port=port, recover=recover, open_page=open_page)
+    if embedded and dispatch is not None:
+        raise UsageError("--embedded drives runs here, --dispatch gives them to workers: choose one")
+    run(
+        target,
+        model=model,
+        db=db,
+        host=host,
+        port=port,
+        recover=recover,
+        open_page=open_page,
+        dispatch=dispatch,
+    )
+
+
+@app.command()
+def worker(
+    target: TargetArgument = None,
+    *,
+    model: ModelOption = None,
+    db: DatabaseOption = DEFAULT,
+    dispatch: DispatchOption = "dbos",
+    concurrency: Annotated[int, typer.Option(help="Runs that are driven at once.", min=1)] = 100,
+    per_principal: Annotated[
+        Optional[int],  # noqa: UP045 - as above
+        typer.Option(help="Runs of one principal at once, on all workers.", min=1, show_default=False),
+    ] = None,
+    rate: Annotated[
+        str, typer.Option(help="Starts in so many seconds, on all workers: 50/1.", show_default=False)
+    ] = "",
+    lease: Annotated[
+        float, typer.Option(help="Seconds after which a worker that says nothing is taken for dead.", min=0.5)
+    ] = 10.0,
+    config_change: Annotated[
+        str,
+        typer.Option(
+            help="Take over runs that another model, prompt or tool set began, for this reason, which is recorded.",
+            show_default=False,
+        ),
+    ] = "",
+    host: Annotated[str, typer.Option(help="Address for health and metrics.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port for them; 0 takes a free one.", min=0, max=65535, metavar="<port>")
+    ] = 0,
+) -> None:
+    """Drive the runs of an agent that `serve --dispatch` accepted, here or on other machines."""
+    from .worker import worker as run
+
+    run(
+        target,
+        model=model,
+        db=db,
+        dispatch=dispatch or "dbos",
+        concurrency=concurrency,
+        per_principal=per_principal,
+        rate=rate,
+        lease=lease,
+        config_change=config_change,
+        host=host,
+        port=port,
+    )
 
 
 @app.command()

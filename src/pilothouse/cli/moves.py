@@ -16,18 +16,14 @@ from ..journal.jsonl import Imported, export, import_
 from ..journal.sqlite import SQLiteJournal
 from ..records import RunQuery
 from .options import DEFAULT, DatabaseOption
+from .places import AnyJournal, is_postgres, journal_at
 
 STDOUT = "-"
 
 
-def _with_journal(
-    db: Path, work: Callable[[SQLiteJournal], Awaitable[None]], *, create: bool = False
-) -> None:
-    if not create and not db.is_file():
-        raise UsageError(f"no journal at {db}: name one with --db")
-
+def _with_journal(db: str, work: Callable[[AnyJournal], Awaitable[None]], *, create: bool = False) -> None:
     async def main() -> None:
-        async with SQLiteJournal(db) as journal:
+        async with journal_at(db, must_be=not create) as journal:
             await work(journal)
 
     asyncio.run(main())
@@ -49,7 +45,7 @@ def export_runs(
 ) -> None:
     """Write runs as JSON lines, with their artifacts; work on the journal may go on meanwhile."""
 
-    async def work(journal: SQLiteJournal) -> None:
+    async def work(journal: AnyJournal) -> None:
         query = RunQuery(thread_id=thread)
         if target == STDOUT:
             found = await export(journal, sys.stdout.buffer, query)
@@ -82,10 +78,10 @@ def import_runs(
     if not source.is_file():
         raise UsageError(f"no such file: {source}")
 
-    fresh = not db.exists()
+    fresh = not is_postgres(db) and not Path(db).exists()
     added = 0
 
-    async def work(journal: SQLiteJournal) -> None:
+    async def work(journal: AnyJournal) -> None:
         nonlocal added
         with source.open("rb") as file:
             found = await import_(journal, file)
@@ -100,7 +96,7 @@ def import_runs(
         _with_journal(db, work, create=True)
     finally:
         if fresh and not added:  # nothing came of it: no empty journal is left behind
-            db.unlink(missing_ok=True)
+            Path(db).unlink(missing_ok=True)
 
 
 def _left_out(found: Imported) -> list[str]:
@@ -114,7 +110,11 @@ def backup(
 ) -> None:
     """Copy the whole journal, as of now, while work on it goes on."""
 
-    async def work(journal: SQLiteJournal) -> None:
+    async def work(journal: AnyJournal) -> None:
+        if not isinstance(journal, SQLiteJournal):
+            raise UsageError(
+                "a journal in Postgres is backed up by the database's own tools: pg_dump, or a base backup"
+            )
         await journal.backup(_new(target))
         typer.echo(f"{target}: {target.stat().st_size:,} bytes")
 

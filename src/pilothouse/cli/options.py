@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 DatabaseOption = Annotated[
-    Path, typer.Option("--db", help="The journal: one SQLite file.", envvar="PILOTHOUSE_DB")
+    str,
+    typer.Option(
+        "--db", help="The journal: a SQLite file, or postgresql://HOST/DATABASE.", envvar="PILOTHOUSE_DB"
+    ),
 ]
-DEFAULT = Path("pilothouse.db")
+DEFAULT = "pilothouse.db"

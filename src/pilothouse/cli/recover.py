@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import typer
 
-from ..errors import UsageError
-from ..journal.sqlite import SQLiteJournal
 from ..records import Accept
 from ..runs.controller import RunController
 from .agents import Agents, template_of
+from .places import journal_at
 from .runs import find_open
 
 
@@ -20,20 +18,18 @@ def recover(
     target: str | None,
     *,
     model: str | None,
-    db: Path,
+    db: str,
     accept_config_change: str,
     accept_violation: str,
 ) -> None:
     """Recovers one run and waits for its end."""
-    if not db.is_file():
-        raise UsageError(f"no journal at {db}: name one with --db")
     accept = Accept(accept_violation, accept_config_change)
     asyncio.run(_recover(run, target, model, db, accept))
 
 
-async def _recover(run: str, target: str | None, model: str | None, db: Path, accept: Accept) -> None:
+async def _recover(run: str, target: str | None, model: str | None, db: str, accept: Accept) -> None:
     say = lambda text: typer.echo(text, err=True)  # noqa: E731
-    async with SQLiteJournal(db) as journal:
+    async with journal_at(db, must_be=True) as journal:
         run_id = await find_open(journal, run)
         async with Agents(target, model, say) as definition:
             template = template_of(definition)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Optional, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..contracts import RunPort
+from ..contracts import Journal, RunPort
 from ..errors import ConfigError, RunNotFound, UsageError
 from ..events import (
     CallFinished,
@@ -28,13 +27,13 @@ from ..events import (
     RunEnded,
     ViolationRecorded,
 )
-from ..journal.sqlite import SQLiteJournal
 from ..messages import Message
 from ..records import Descriptor, Record, RunEntry, RunQuery, RunStatus, Start
 from ..runs.controller import RunController
 from .explain import ended
 from .moves import backup, export_runs, import_runs
 from .options import DEFAULT, DatabaseOption
+from .places import journal_at
 
 app = typer.Typer(
     help="List, show, verify, recover, abandon, export, import and back up runs.", no_args_is_help=True
@@ -57,13 +56,10 @@ class _Reader:
         raise UsageError("this controller starts no runs")
 
 
-def _with_runs(db: Path, work: Callable[[RunController], Awaitable[None]]) -> None:
-    if not db.is_file():
-        raise UsageError(f"no journal at {db}: name one with --db")
-
+def _with_runs(db: str, work: Callable[[RunController], Awaitable[None]]) -> None:
     async def main() -> None:
         async with (
-            SQLiteJournal(db) as journal,
+            journal_at(db, must_be=True) as journal,
             RunController(_Reader(), "reader", journal=journal, auto_recover="never") as runs,
         ):
             await work(runs)
@@ -94,7 +90,7 @@ async def find(runs: RunController, prefix: str) -> str:
     return found[0]
 
 
-async def find_open(journal: SQLiteJournal, prefix: str) -> str:
+async def find_open(journal: Journal, prefix: str) -> str:
     """As `find`, a run that has not ended: told before an agent is loaded for it.
 
     Raises:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import webbrowser
-from pathlib import Path
 
 import typer
 
 from ..errors import ConfigError
-from ..journal.sqlite import SQLiteJournal
 from ..server.app import Server
 from ..server.auth import is_loopback
 from ..server.run import run_alone, serve_forever
 from .agents import Agents
+from .places import dispatcher_of, journal_at, shown
 
 POLICIES = ("on_open", "on_command", "never")
 
@@ -23,7 +22,8 @@ def serve(
     target: str | None,
     *,
     model: str | None,
-    db: Path,
+    db: str,
+    dispatch: str | None = None,
     host: str,
     port: int,
     recover: str,
@@ -37,23 +37,36 @@ def serve(
             f"{host} is open to other machines and this command has no sign-in: put a proxy that has one before "
             "127.0.0.1, or serve from Python with an authenticator (pilothouse.server.Server, auth=)"
         )
-    run_alone(lambda: _serve(target, model, db, host, port, recover, open_page=open_page))
+    run_alone(lambda: _serve(target, model, db, host, port, recover, open_page=open_page, dispatch=dispatch))
 
 
 async def _serve(
-    target: str | None, model: str | None, db: Path, host: str, port: int, recover: str, *, open_page: bool
+    target: str | None,
+    model: str | None,
+    db: str,
+    host: str,
+    port: int,
+    recover: str,
+    *,
+    open_page: bool,
+    dispatch: str | None,
 ) -> None:
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
     # The agent first: if it cannot be loaded, no journal is left behind.
-    async with Agents(target, model, say) as definition, SQLiteJournal(db) as journal:
+    async with Agents(target, model, say) as definition, journal_at(db) as journal:
         await journal.open()
-        app = Server({"default": definition}, journal=journal, auto_recover=recover)  # type: ignore[arg-type]
+        app = Server(
+            {"default": definition},
+            journal=journal,
+            auto_recover=recover,  # type: ignore[arg-type]
+            dispatcher=None if dispatch is None else dispatcher_of(dispatch, db, journal),
+        )
 
         def ready(url: str) -> None:
             say(f"the chat is at {url}")
-            say(f"the journal is {db}; Ctrl-C stops")
+            say(f"the journal is {shown(db)}; Ctrl-C stops")
             if open_page and sys.stdout.isatty():
                 threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 

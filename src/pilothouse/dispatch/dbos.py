@@ -24,8 +24,7 @@ from ..records import Owner
 from .limits import DispatchLimits
 
 if TYPE_CHECKING:
-    from dbos import DBOSClient
-    from dbos import EnqueueOptions
+    from dbos import DBOSClient, EnqueueOptions
 
 logger = logging.getLogger("pilothouse.dispatch")
 
@@ -179,6 +178,7 @@ class DBOSDispatcher:
                 "dbos_system_schema": self._schema,
                 "application_version": VERSION,
                 "executor_id": self._me.id,
+                "sys_db_pool_size": 5,
                 "log_level": "ERROR",
                 "console_log_level": "ERROR",
             }
@@ -190,7 +190,8 @@ class DBOSDispatcher:
 
         DBOS.listen_queues(list(self._drives))
         DBOS.launch()
-        limits, more = self._limits, {}
+        limits = self._limits
+        more: dict[str, Any] = {}
         if limits.principal is not None:
             more["partition_concurrency"] = limits.principal
         if limits.rate is not None:

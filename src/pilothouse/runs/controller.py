@@ -410,7 +410,11 @@ class RunController:
     # Working for a dispatcher
 
     def work(
-        self, *, accept: Accept | None = None, principal: int | None = None, thread: int | None = None
+        self,
+        *,
+        accept: Accept | None = None,
+        principal: int | None = None,
+        thread: int | None = None,
     ) -> None:
         """From now on runs that the dispatcher has for this binding and contract are driven here; then start it.
 

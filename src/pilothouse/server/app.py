@@ -16,11 +16,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ..clock import SystemClock
+from ..cluster import Dispatcher
 from ..contracts import Clock, Journal
 from ..conversation.controller import AgentController
 from ..core.agui.ends import Detail
 from ..errors import ConfigError
 from ..records import RunEntry, RunQuery
+from ..runs.timing import RunTiming
 from .agui import AGUIFace
 from .artifacts import ArtifactsFace
 from .auth import Authenticator, AuthRequest, LoopbackOnly
@@ -38,7 +40,7 @@ from .problems import document, not_found, problem_of
 from .proxies import Proxies
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
-from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions
+from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions, WorkOptions
 from .shelf import Shelf
 from .stream import Leaving, Receive, Registry, Scope, Send, Stream, StreamCut
 from .telemetry import RequestSpan
@@ -81,6 +83,9 @@ class Server:
         drain_timeout: seconds that live runs get to end when the server goes down.
         openapi: whether `/openapi.json` tells the routes.
         capture_content: whether OpenTelemetry spans hold what was said; they never do by themselves.
+        timing: of the runs that are driven here.
+        dispatcher: gives runs to the servers that work; the others accept, follow and command them.
+        work: makes this one a worker.
     """
 
     def __init__(
@@ -105,6 +110,9 @@ class Server:
         openapi: bool = True,
         capture_content: bool = False,
         clock: Clock | None = None,
+        timing: RunTiming | None = None,
+        dispatcher: Dispatcher | None = None,
+        work: WorkOptions | None = None,
     ) -> None:
         if history not in ("server", "client"):
             raise ConfigError(f"history is server or client, not {history!r}")
@@ -128,6 +136,9 @@ class Server:
             clock=self.clock,
             figures=self._figures,
             capture_content=capture_content,
+            timing=timing,
+            dispatcher=dispatcher,
+            work=work,
         )
         self._shelf = Shelf(journal, self.clock)
         self.registry = Registry(self.clock, streams or StreamOptions(), self.limits)
@@ -327,6 +338,7 @@ class Server:
         if not self._started:
             self._started = True
             self._house.open()
+            await self._house.open_dispatch()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -367,6 +379,8 @@ class Server:
     async def _drain(self, seconds: float) -> DrainResult:
         house = self._house
         house.draining = True
+        if house.dispatcher is not None:
+            await house.dispatcher.drain()
         before = {entry.run_id for entry in await self._living()}
         ends = self.clock.monotonic() + seconds
         while not self._hurry.is_set():

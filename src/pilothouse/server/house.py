@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ..cluster import Dispatcher
 from ..contracts import Clock, Journal, Runtime
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
@@ -24,15 +25,17 @@ from ..conversation.reply import Reply
 from ..conversation.switchboard import Switchboard
 from ..core.agui.segments import Segment, Segments
 from ..core.jsonpatch import equal
-from ..errors import ConfigError, InvalidSpec
+from ..errors import ConfigError, DispatchUnavailable, InvalidSpec
 from ..loop.agent import AgentLoop
 from ..loop.ready_tools import external_tool
 from ..messages import JSON, InputPart, ToolSpec
-from ..records import RunQuery, RunSpec
+from ..records import Accept, RunQuery, RunSpec
 from ..runs.controller import RunController
+from ..runs.timing import RunTiming
 from .auth import Principal
 from .context import ContextEntry, RunContext, recalled
 from .metrics import Metrics
+from .settings import WorkOptions
 from .telemetry import Traces
 from .timed import timed
 
@@ -91,6 +94,8 @@ class Wing:
         clock: Clock,
         spawn: Callable[[Awaitable[object], str], asyncio.Task[object]],
         taken: Callable[[str, str, int], None],
+        timing: RunTiming | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         self.name = name
         self._journal = journal
@@ -111,6 +116,8 @@ class Wing:
             journal=journal,
             auto_recover=auto_recover,
             clock=clock,
+            timing=timing,
+            dispatcher=dispatcher,
         )
 
     @property
@@ -315,12 +322,19 @@ class House:
         clock: Clock,
         figures: Callable[[], Mapping[str, Mapping[str, float]]],
         capture_content: bool = False,
+        timing: RunTiming | None = None,
+        dispatcher: Dispatcher | None = None,
+        work: WorkOptions | None = None,
     ) -> None:
         if not agents:
             raise ConfigError("a server needs at least one agent")
+        if work is not None and dispatcher is None:
+            raise ConfigError("a worker needs a dispatcher: give Server(dispatcher=…)")
         self.journal = journal
         self.clock = clock
         self.draining = False
+        self.dispatcher = dispatcher
+        self._work = work
         self.segments = Segmented(journal)
         self.metrics = Metrics(clock, figures)
         self.traces = Traces(clock, content=capture_content)
@@ -330,10 +344,18 @@ class House:
         writing = timed(journal, clock, self.metrics.append_seconds.observe)
         self.wings: dict[str, Wing] = {
             name: Wing(
-                name, definition, writing, auto_recover=auto_recover, clock=clock, spawn=self.spawn, taken=self.watch
+                name,
+                definition,
+                writing,
+                auto_recover=auto_recover,
+                clock=clock,
+                spawn=self.spawn,
+                taken=self.watch,
+                timing=timing,
+                dispatcher=dispatcher,
             )
             for name, definition in agents.items()
-        }  # fmt: skip
+        }
 
     def spawn(self, work: Awaitable[object], name: str) -> asyncio.Task[object]:
         """A task of the server's own. Who awaits it gets what it raises; it is also logged, at `debug`."""
@@ -354,13 +376,28 @@ class House:
     def open(self) -> None:
         """Takes lost runs up again in the background, where that is wished for (SV-224)."""
         for wing in self.wings.values():
-            if self._auto_recover == "on_open":
+            if self._auto_recover == "on_open" and self.dispatcher is None:
                 self._recovering.append(self.spawn(self._take_up(wing), f"recovery of {wing.name}"))
 
+    async def open_dispatch(self) -> None:
+        """Takes what the dispatcher gives, if this is a worker; others only ask."""
+        if self.dispatcher is None:
+            return
+        if (work := self._work) is not None:
+            accept = Accept(config_change=work.config_change)
+            for wing in self.wings.values():
+                wing.runs.work(accept=accept, principal=work.per_principal, thread=work.per_thread)
+        try:
+            await self.dispatcher.start()
+        except DispatchUnavailable as error:
+            if work is not None:
+                raise
+            logger.warning("runs wait for the dispatcher: %s", error)
+
     def watch(self, key: str, binding: str, since: int = 0) -> None:
-        """Counts what a run does behind fact `since`, and traces it where that is set up."""
+        """Counts what a run does behind fact `since`, and traces it where that is set up: where it is driven."""
         wing = self.wings.get(binding)
-        if wing is None:
+        if wing is None or (self.dispatcher is not None and self._work is None):
             return
         self.spawn(self.metrics.watch(wing.runs, key, wing.name, since=since), f"counting of {key}")
         if self.traces.on:
@@ -409,6 +446,8 @@ class House:
         """Hands over what still lives to a later recovery (RC-52), then ends the server's own tasks."""
         self.draining = True
         await asyncio.gather(*[wing.runs.aclose(timeout=seconds) for wing in self.wings.values()])
+        if self.dispatcher is not None:
+            await self.dispatcher.aclose()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -96,6 +96,21 @@ class AGUIOptions:
     verify: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkOptions:
+    """How a server that drives runs for a dispatcher does that.
+
+    Attributes:
+        config_change: the reason, kept on the record, with which runs are taken over that another configuration
+            (model, prompt, tools) began; empty: they are left to workers of theirs, or to a person.
+        per_principal, per_thread: runs of one that are driven at once, on all workers together.
+    """
+
+    config_change: str = ""
+    per_principal: int | None = None
+    per_thread: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CancelAfter:
     """A run that nobody has followed for so many seconds is cancelled."""
@@ -121,4 +136,5 @@ __all__ = [
     "OnDisconnect",
     "ServerLimits",
     "StreamOptions",
+    "WorkOptions",
 ]
