@@ -41,7 +41,7 @@ WORDS = 20
 def script(request: ModelRequest) -> Sequence[Any]:
     """A call first, then the last word; `slow` in what was said makes many pieces, `ask` asks before the call runs."""
     said = "".join([part.text for part in request.messages[0].parts if hasattr(part, "text")])
-    words, pause = (WORDS * 5, 0.04) if "slow" in said else (WORDS, 0.005)
+    words, pause = (WORDS * 3, 0.03) if "slow" in said else (WORDS, 0.005)
     text: list[Any] = []
     for number in range(words):
         text += [f"{number} ", Sleep(pause)]
@@ -94,7 +94,7 @@ async def work(engine: str, dsn: str, schema: str, target: str = "") -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    ended = loop.run_in_executor(None, sys.stdin.read)
+    loop.add_reader(sys.stdin.fileno(), stop.set)  # nothing is ever said to it: this is the end
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=0, max_size=4))
         journal = await stack.enter_async_context(PostgresJournal(dsn, schema=schema, pool_size=6))
@@ -103,9 +103,8 @@ async def work(engine: str, dsn: str, schema: str, target: str = "") -> None:
         runs.work(accept=Accept())
         await engines.start()
         say("up")
-        stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait((stopped, ended), return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
+        await stop.wait()
+        loop.remove_reader(sys.stdin.fileno())
         await engines.drain()
         await runs.aclose(timeout=3)
         await engines.aclose()

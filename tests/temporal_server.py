@@ -1,0 +1,2 @@
+def shared_temporal() -> str:
+    raise NotImplementedError
