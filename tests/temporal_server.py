@@ -1,2 +1,0 @@
-def shared_temporal() -> str:
-    raise NotImplementedError
