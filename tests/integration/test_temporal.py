@@ -17,7 +17,7 @@ import pytest
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 from pilothouse.cluster import Driven, Ticket
 from pilothouse.dispatch.limits import DispatchLimits
@@ -208,10 +208,11 @@ class Other:
         self.process = process
 
     async def says(self, *words: str) -> None:
+        """Sooner or later."""
         assert self.process.stdout is not None
         async with asyncio.timeout(60):
-            line = await asyncio.to_thread(self.process.stdout.readline)
-        assert json.loads(line) == list(words)
+            while json.loads(await asyncio.to_thread(self.process.stdout.readline)) != list(words):
+                pass
 
 
 @contextmanager
@@ -247,7 +248,10 @@ async def test_a_killed_workers_run_goes_to_another(queue: str, stack: AsyncExit
 async def test_a_frozen_workers_run_goes_to_another_and_it_hears_of_that(
     queue: str, stack: AsyncExitStack
 ) -> None:
-    """SIGSTOP past its lease, then SIGCONT: its drive is cancelled, and what it says of the ticket counts no more."""
+    """SIGSTOP past its lease, then SIGCONT: its drive is cancelled, and what it says of the ticket counts no more.
+
+    The server may give the ticket to the frozen process once more, which still has its hand out: another lease, then.
+    """
     web = await stack.enter_async_context(asking())
     ticket = Ticket(f"r-{queue}", queue)
     with other_process(queue, LEASE_S) as other:
@@ -313,6 +317,23 @@ async def test_closing_gives_what_is_in_hand_to_another_at_once(queue: str, stac
     assert old.cancelled == [ticket.key]
     assert await result_of(ticket) == "ended"
     assert new.taken == [ticket]
+
+
+async def test_a_ticket_that_a_person_cancels_in_temporal_is_let_go(
+    queue: str, stack: AsyncExitStack
+) -> None:
+    """Its drive hears of it, and nobody is given it; what becomes of the run is for the journal to say."""
+    work = Work(held=True)
+    worker = await stack.enter_async_context(working(queue, work))
+    ticket = Ticket(f"r-{queue}", queue)
+    await worker.enqueue(ticket)
+    await until(lambda: work.taken)
+    client = await Client.connect(shared_server().target)
+    await client.get_workflow_handle(f"pilothouse:{ticket.key}").cancel()
+    with pytest.raises(WorkflowFailureError):
+        await result_of(ticket)
+    await until(lambda: work.cancelled)
+    assert (work.keys, work.cancelled) == ([ticket.key], [ticket.key])
 
 
 # Limits

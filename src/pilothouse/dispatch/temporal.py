@@ -257,11 +257,11 @@ class TemporalDispatcher:
         try:
             return await self._drives[ticket.queue](ticket)
         except asyncio.CancelledError:
-            # Closing: reported as cancelled it would be the end of its ticket. All other causes are the server's own.
             why = activity.cancellation_details()
-            if self._drained.is_set() and (why is None or why.worker_shutdown):
-                raise _for_another() from None
-            raise
+            if why is not None and (why.cancel_requested or why.paused or why.reset):
+                raise  # somebody's doing in Temporal
+            # Closing, or given to another already. Reported as cancelled it would be the end of its ticket.
+            raise _for_another() from None
         finally:
             del self._in_hand[task]
 
@@ -308,8 +308,8 @@ class TemporalDispatcher:
 def _for_another() -> ApplicationError:
     """What makes Temporal give an activity to another worker at once; nothing is wrong with it."""
     return ApplicationError(
-        "this worker is closing",
-        type="WorkerClosing",
+        "this worker has let go of the run",
+        type="LetGo",
         next_retry_delay=_ANOTHER,
         category=ApplicationErrorCategory.BENIGN,
     )
