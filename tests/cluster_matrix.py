@@ -134,7 +134,9 @@ async def _judge(place: Deployment, node: RunController, name: str, outcome: obj
     kinds = Counter(record.fact.kind for record in records)
     report.takeovers += kinds["continuity_restored"]
     report.unknown_calls += sum(
-        getattr(record.fact, "state", "") == "unknown" for record in records if record.fact.kind == "call_finished"
+        getattr(record.fact, "state", "") == "unknown"
+        for record in records
+        if record.fact.kind == "call_finished"
     )
 
 
@@ -157,7 +159,9 @@ async def main(engine: str, runs: int, seed: int, troubles: Sequence[Trouble]) -
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", choices=("dbos", "temporal"), default="dbos")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import asyncpg
+from temporal_server import shared_temporal
 
 import cluster_process
 from pilothouse.clock import SystemClock
@@ -24,7 +25,6 @@ from pilothouse.messages import Message, Text
 from pilothouse.records import Record, RunSpec
 from pilothouse.runs.controller import RunController
 from postgres_server import PostgresServer, shared_server
-from temporal_server import shared_temporal
 
 ENGINES = ("single", "dbos", "temporal")
 WORKER = Path(cluster_process.__file__)
@@ -109,7 +109,9 @@ class Deployment:
         """A node that accepts, follows and commands; the single process is all of its nodes."""
         if self.engine == "single" and hasattr(self, "_one"):
             return self._one
-        journal = await self._stack.enter_async_context(PostgresJournal(self.dsn, schema=self.schema, pool_size=6))
+        journal = await self._stack.enter_async_context(
+            PostgresJournal(self.dsn, schema=self.schema, pool_size=6)
+        )
         engine: Dispatcher | None = None
         if self.engine != "single":
             engine = cluster_process.dispatcher(self.engine, journal, self.dsn, self.schema, self.target)

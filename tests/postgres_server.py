@@ -57,8 +57,9 @@ def _server_user() -> str | None:
 class PostgresServer:
     """One server; `stop(hard=True)` is a `kill -9` of it, `start` brings it back with the same data."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, synced: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pilothouse-postgres-"))
+        self._synced = synced
         self._user = _server_user()
         self._data = self.folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,8 +93,16 @@ class PostgresServer:
     def dsn(self) -> str:
         return f"postgresql://pilot@/postgres?host={self.folder}"
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
-        command = [binaries() / "postgres", "-D", self._data, "-k", self.folder, "-h", "", "-c", "fsync=off"]
+        sync = "on" if self._synced else "off"
+        command = [
+            *(binaries() / "postgres", "-D", self._data, "-k", self.folder, "-h", ""),
+            *("-c", f"fsync={sync}", "-c", "max_connections=300"),
+        ]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen([*command], user=self._user, cwd="/", stdout=log, stderr=log)
         ready = [binaries() / "pg_isready", "-q", "-h", self.folder]
