@@ -89,6 +89,6 @@ class TemporalServer:
 
 
 @cache
-def shared_server() -> TemporalServer:
-    """The server that all tests of this process use which do not stop it."""
-    return TemporalServer()
+def shared_temporal() -> str:
+    """The target of the server that all tests of this process use which do not stop it."""
+    return TemporalServer().target

@@ -30,7 +30,7 @@ from pilothouse.records import Owner, RunSpec
 from pilothouse.runs.controller import RunController
 from pilothouse.runs.timing import RunTiming
 from pilothouse.testing import ScriptedRuntime
-from temporal_server import TemporalServer, shared_server
+from temporal_server import TemporalServer, shared_temporal
 
 TESTS = Path(__file__).parent.parent
 LEASE_S = 1.5
@@ -86,9 +86,7 @@ class Work:
 @asynccontextmanager
 async def asking(target: str = "", **more) -> AsyncIterator[TemporalDispatcher]:
     """A process that only asks."""
-    dispatcher = TemporalDispatcher(
-        target or shared_server().target, lease=more.pop("lease", LEASE_S), **more
-    )
+    dispatcher = TemporalDispatcher(target or shared_temporal(), lease=more.pop("lease", LEASE_S), **more)
     yield dispatcher
     await dispatcher.aclose()
 
@@ -117,7 +115,7 @@ async def working(queue: str, work: Work, target: str = "", **more) -> AsyncIter
 
 async def result_of(ticket: Ticket) -> str:
     """What the engine has as the end of a ticket."""
-    client = await Client.connect(shared_server().target)
+    client = await Client.connect(shared_temporal())
     async with asyncio.timeout(30):
         return await client.get_workflow_handle(f"pilothouse:{ticket.key}", result_type=str).result()
 
@@ -217,7 +215,7 @@ class Other:
 
 @contextmanager
 def other_process(queue: str, lease: float) -> Iterator[Other]:
-    command = [sys.executable, TESTS / "temporal_process.py", shared_server().target, queue, str(lease)]
+    command = [sys.executable, TESTS / "temporal_process.py", shared_temporal(), queue, str(lease)]
     process = subprocess.Popen([*command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield Other(process)
@@ -328,7 +326,7 @@ async def test_a_ticket_that_a_person_cancels_in_temporal_is_let_go(
     ticket = Ticket(f"r-{queue}", queue)
     await worker.enqueue(ticket)
     await until(lambda: work.taken)
-    client = await Client.connect(shared_server().target)
+    client = await Client.connect(shared_temporal())
     await client.get_workflow_handle(f"pilothouse:{ticket.key}").cancel()
     with pytest.raises(WorkflowFailureError):
         await result_of(ticket)
@@ -368,7 +366,7 @@ async def test_what_is_urgent_goes_first(queue: str, stack: AsyncExitStack) -> N
 
 async def backlog(queue: str, count: int) -> None:
     """So many drives wait for a place."""
-    client = await Client.connect(shared_server().target)
+    client = await Client.connect(shared_temporal())
     asked = DescribeTaskQueueRequest(
         namespace="default",
         task_queue=TaskQueue(name=queue),
@@ -531,7 +529,7 @@ async def test_runs_are_driven_and_the_engine_learns_nothing_of_them(stack: Asyn
     assert (await run.wait(timeout=30)).outcome == Completed()
     assert (web.runtime.runs, worker.runtime.runs) == ([], [run_id])
     assert await result_of(Ticket(run_id, "")) == "ended"
-    client = await Client.connect(shared_server().target)
+    client = await Client.connect(shared_temporal())
     history = await client.get_workflow_handle(f"pilothouse:{run_id}:1").fetch_history()
     assert run_id in history.to_json()
     assert "swordfish" not in str(history.events)
