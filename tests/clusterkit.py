@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import asyncpg
-from temporal_server import shared_temporal
 
 import cluster_process
 from pilothouse.clock import SystemClock
@@ -25,6 +24,7 @@ from pilothouse.messages import Message, Text
 from pilothouse.records import Record, RunSpec
 from pilothouse.runs.controller import RunController
 from postgres_server import PostgresServer, shared_server
+from temporal_server import shared_temporal
 
 ENGINES = ("single", "dbos", "temporal")
 WORKER = Path(cluster_process.__file__)
@@ -82,6 +82,7 @@ class Deployment:
         self.schema = f"c{uuid.uuid4().hex[:12]}"
         self.target = shared_temporal() if engine == "temporal" else ""
         self.workers: list[Worker] = []
+        self._one: RunController | None = None
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -107,7 +108,7 @@ class Deployment:
 
     async def web(self) -> RunController:
         """A node that accepts, follows and commands; the single process is all of its nodes."""
-        if self.engine == "single" and hasattr(self, "_one"):
+        if self._one is not None:
             return self._one
         journal = await self._stack.enter_async_context(
             PostgresJournal(self.dsn, schema=self.schema, pool_size=6)

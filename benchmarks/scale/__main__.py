@@ -161,12 +161,14 @@ class Load(NamedTuple):
     start: dict[str, float]
 
 
-def stream(place: Place, *, workers: int, nodes: int, runs: int, followers: int, rate: float) -> Load:
+def stream(
+    place: Place, *, workers: int, nodes: int, runs: int, followers: int, rate: float, starting: int = 10
+) -> Load:
     """Workers, web nodes, and so many runs on each node that tell `rate` deltas a second."""
     schema = place.schema()
     driving = [Role("worker", place.dsn, schema) for _ in range(workers)]
     asking = [
-        Role("web", place.dsn, schema, f"n{number}", runs, followers, rate, SECONDS)
+        Role("web", place.dsn, schema, f"n{number}", runs, followers, rate, SECONDS, starting)
         for number in range(nodes)
     ]
     before = place.cpu(), _cpu_of(driving), _cpu_of(asking)
@@ -194,7 +196,7 @@ def deltas(place: Place) -> None:
 
 def starts(place: Place) -> None:
     """Enqueue to the first request of a model, one run after another."""
-    found = stream(place, workers=2, nodes=1, runs=30, followers=1, rate=1)
+    found = stream(place, workers=2, nodes=1, runs=30, followers=1, rate=1, starting=1)
     line(
         f"enqueue to the first request of a model: p50 {found.start['p50']:.0f} ms, p99 {found.start['p99']:.0f} ms"
     )

@@ -2,7 +2,7 @@
 
 python -m benchmarks.scale.role append DSN SCHEMA RUNS SECONDS WAITERS
 python -m benchmarks.scale.role worker DSN SCHEMA
-python -m benchmarks.scale.role web DSN SCHEMA PREFIX RUNS FOLLOWERS RATE SECONDS
+python -m benchmarks.scale.role web DSN SCHEMA PREFIX RUNS FOLLOWERS RATE SECONDS STARTING
 """
 
 from __future__ import annotations
@@ -110,7 +110,16 @@ async def worker(dsn: str, schema: str) -> None:
         await engine.aclose()
 
 
-async def web(dsn: str, schema: str, prefix: str, runs: str, followers: str, rate: str, seconds: str) -> None:
+async def web(
+    dsn: str,
+    schema: str,
+    prefix: str,
+    runs: str,
+    followers: str,
+    rate: str,
+    seconds: str,
+    starting: str,
+) -> None:
     """Starts runs and follows each with some readers; tells how late what was told arrived."""
     late: list[float] = []
     first: list[float] = []
@@ -130,16 +139,18 @@ async def web(dsn: str, schema: str, prefix: str, runs: str, followers: str, rat
                     elif counts and isinstance(item, Record) and isinstance(item.fact, ModelRequested):
                         first.append(item.at_ms / 1000 - began)
 
-        following = []
         said = json.dumps([float(rate), float(seconds)])
-        for number in range(int(runs)):
-            run_id = f"{prefix}-{number}"
-            began = time.time()
+        at_once = asyncio.Semaphore(int(starting))
+
+        async def begin(run_id: str) -> None:
             message = Message(f"{run_id}.0", "user", (Text(said),))
-            await node.start(RunSpec(run_id, run_id, (message,)), until="accepted")
-            for reader in range(int(followers)):
-                following.append(asyncio.ensure_future(follow(run_id, began, counts=not reader)))
-        await asyncio.gather(*following)
+            async with at_once:
+                began = time.time()
+                await node.start(RunSpec(run_id, run_id, (message,)), until="accepted")
+            readers = range(int(followers))
+            await asyncio.gather(*[follow(run_id, began, counts=not reader) for reader in readers])
+
+        await asyncio.gather(*[begin(f"{prefix}-{number}") for number in range(int(runs))])
         await node.aclose()
         await engine.aclose()
     say(deltas=len(late), late=percentiles(late), start=percentiles(first))

@@ -52,7 +52,7 @@ def shown(place: str) -> str:
 
 
 def dispatcher_of(
-    word: str, place: str, journal: AnyJournal, *, worker: int = 100, rate: str = ""
+    word: str, place: str, journal: AnyJournal, *, worker: int = 100, rate: str = "", lease: float = 10.0
 ) -> Dispatcher:
     """The engine that `--dispatch` names: `dbos`, or `temporal://HOST:PORT[/NAMESPACE]`.
 
@@ -75,7 +75,7 @@ def dispatcher_of(
         from ..dispatch.temporal import TemporalDispatcher
 
         target, _, namespace = word.removeprefix("temporal://").partition("/")
-        return TemporalDispatcher(target, namespace=namespace or "default", limits=limits)
+        return TemporalDispatcher(target, namespace=namespace or "default", limits=limits, lease=lease)
     raise ConfigError(f"--dispatch is dbos or temporal://HOST:PORT, not {word!r}")
 
 

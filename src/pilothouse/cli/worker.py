@@ -67,7 +67,7 @@ async def _work(
             faces=(),
             openapi=False,
             timing=RunTiming(lease=lease, park_after=PARK_S),
-            dispatcher=dispatcher_of(dispatch, db, journal, worker=concurrency, rate=rate),
+            dispatcher=dispatcher_of(dispatch, db, journal, worker=concurrency, rate=rate, lease=lease),
             work=WorkOptions(config_change=config_change, per_principal=per_principal),
         )
 
