@@ -26,9 +26,9 @@ from ..events import (
     ViolationRecorded,
 )
 from ..records import Draft, Record
-from .canonical import NotJSON, misshapen, readable, seal
+from .canonical import NotJSON, misshapen, seal
 from .rules import LEGAL, Refused, Violation, judge
-from .run import RUNTIME, Phase, RunState, apply
+from .run import Phase, RunState, absorb
 from .settling import SETTLED, event_id_of, expand
 
 Written: TypeAlias = tuple[Draft, Lane]
@@ -89,7 +89,7 @@ def make(
                 for front, front_lane in expand(state, draft, lane):
                     made.append(_next(state, front, front_lane, at_ms, fence))
             verdict = judge(state, draft, lane)
-            if verdict is LEGAL and room.full(state):
+            if verdict is LEGAL and (state.seq >= room.facts or state.bytes >= room.bytes):  # `full`, inline
                 verdict = _kept(state, draft)
             if verdict is LEGAL:
                 record = _next(state, draft, lane, at_ms, fence)
@@ -125,9 +125,7 @@ def _next(state: RunState, draft: Draft, lane: Lane, at_ms: int, fence: int) -> 
         draft.source,
         state.chain,
     )
-    if lane == RUNTIME:
-        readable(record.body)
-    apply(state, record)
+    absorb(state, record)
     return record
 
 

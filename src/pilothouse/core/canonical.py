@@ -24,6 +24,7 @@ MAX_DEPTH: Final = 100
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 _encode: Final = _encoder.encode
 T = TypeVar("T")
+V = TypeVar("V", bound=Value)
 
 
 class NotJSON(ValueError):
@@ -227,7 +228,9 @@ def seal(
         NotJSON: the fact holds something that has no canonical form, or a field what it must not hold.
     """
     kind = type(fact)
-    is_open = _OPEN.get(kind) or (kind not in _OPEN and _open_fields(kind))
+    is_open = _OPEN.get(kind)
+    if is_open is None:
+        is_open = _open_fields(kind)
     told = lane == "runtime"
     if is_open and not told:
         check(fact, depth=2)
@@ -256,7 +259,7 @@ def seal(
     )
 
 
-def _compare(read: Body, given: Body, body: bytes) -> None:
+def _compare(read: object, given: object, body: bytes) -> None:
     """Sees by comparing, in C, what `check` would have to walk through: NaN comes back as null, a set as a list.
 
     Raises:
@@ -287,6 +290,22 @@ def readable(body: bytes, kind: type[Value] = Body) -> None:
 @cache
 def _decoder_of(kind: type[Value]) -> msgspec.json.Decoder[Value]:
     return msgspec.json.Decoder(kind)
+
+
+def settled(value: V) -> tuple[V, bytes]:
+    """A value of the vocabulary as it will be read back, with its canonical bytes: the same object unless text is scrubbed.
+
+    Raises:
+        NotJSON: it has no canonical form, or holds what it must not hold.
+    """
+    kind = type(value)
+    try:
+        body = _encode(value)
+        _compare(_decoder_of(kind).decode(body), value, body)
+    except (RecursionError, TypeError, ValueError):  # rare, so nobody pays for looking
+        value, body = normal(value)
+        readable(body, kind)
+    return value, body
 
 
 def misshapen(value: Value) -> str:

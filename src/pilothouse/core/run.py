@@ -61,7 +61,7 @@ from ..events import (
     ViolationRecorded,
 )
 from ..messages import Usage, Value
-from ..records import Record, RunStatus, RunSummary
+from ..records import Record, RunStateName, RunStatus, RunSummary
 from . import calls as ledger
 from .calls import CallState
 from .names import Names
@@ -82,6 +82,10 @@ class Phase(StrEnum):
     STOPPING = "stopping"  # a stop is durable: nothing new may start
     UNKNOWN = "unknown"  # continuity was lost: nobody knows what happened since
     TERMINAL = "terminal"  # it has its one end
+
+
+STATE_NAMES: Final[dict[Phase, RunStateName]] = {phase: phase.value for phase in Phase}  # type: ignore[misc]
+"""The phases' words: `.value` is a Python call for each look."""
 
 
 class Terms(NamedTuple):
@@ -241,10 +245,11 @@ class RunState:
 
     def summary(self) -> RunSummary:
         """What a store keeps beside the facts."""
+        waits = self.phase is Phase.WAITING
         return RunSummary(
-            self.phase.value,
-            self.status,
-            self.resting,
+            STATE_NAMES[self.phase],
+            STATE_NAMES[self.phase] if self.outcome is None else status_of(self.phase, self.outcome),
+            waits and self.resting,
             self.loss is not None,
             self.takeovers,
             self.updated_at_ms,
@@ -254,7 +259,7 @@ class RunState:
 def status_of(phase: Phase, outcome: Outcome | None) -> RunStatus:
     """The word of a run for lists and views."""
     if outcome is None:
-        return phase.value  # type: ignore[return-value]
+        return STATE_NAMES[phase]
     return outcome.__struct_config__.tag  # type: ignore[return-value]
 
 
@@ -272,17 +277,23 @@ def apply(state: RunState, record: Record) -> None:
         raise RunConflict(record.run_id)
     if record.seq != state.seq + 1:
         raise SeqConflict(state.run_id, state.seq + 1, record.seq)
+    absorb(state, record)
+
+
+def absorb(state: RunState, record: Record) -> None:
+    """Folds in a record that was made for this state: it is the next one."""
+    fact, chain = record.fact, record.chain
     state.seq = record.seq
-    state.chain = record.chain
+    state.chain = chain
     state.updated_at_ms = record.at_ms
     state.bytes += len(record.body)
-    if record.seq == 1:
-        state.first_chain = record.chain
-    if record.lane == RUNTIME:
+    if not state.first_chain:
+        state.first_chain = chain
+    if state.takeovers and record.lane == RUNTIME:
         state.takeovers = 0
-    folder = _FOLD.get(type(record.fact))
+    folder = _FOLD.get(type(fact))
     if folder is not None:
-        folder(state, record.fact, record)
+        folder(state, fact, record)
 
 
 def fold(records: Iterable[Record], run_id: str, chain: str = "", terms: Terms | None = None) -> RunState:

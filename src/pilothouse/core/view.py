@@ -10,7 +10,7 @@ from ..commands import CommandKind
 from ..messages import Value
 from ..records import CallView, Descriptor, Ownership, Registration, RunView, UnknownInfo
 from .canonical import digest_of
-from .run import Phase, RunState
+from .run import STATE_NAMES, Phase, RunState
 
 TEXT_LIMIT: Final = 512
 V = TypeVar("V", bound=Value)
@@ -36,7 +36,7 @@ def view(
     return RunView(
         spec.run_id,
         state.thread_id or spec.thread_id,
-        phase.value,
+        STATE_NAMES[phase],
         "unknown" if lost and state.outcome is None else state.status,
         ownership,
         state.seq,

@@ -168,11 +168,10 @@ class MemoryJournal:
                 raise FenceConflict(run_id, fence, run.fence)
             raise SeqConflict(run_id, expected.seq, head.seq)
         ids = run.ids
-        for record in records:
-            if record.event_id in ids:
-                if self._stored(run, records):
-                    return Appended(head, duplicate=True)
-                raise DuplicateConflict(run_id, record.event_id)
+        if not ids.keys().isdisjoint([record.event_id for record in records]):
+            if self._stored(run, records):
+                return Appended(head, duplicate=True)
+            raise DuplicateConflict(run_id, next(r.event_id for r in records if r.event_id in ids))
         if len(records) > 1 and len({record.event_id for record in records}) < len(records):
             raise DuplicateConflict(run_id, twice_in(records))
         if summary.state == "terminal":
@@ -180,16 +179,17 @@ class MemoryJournal:
         return Appended(self._store(run, records, summary))
 
     def _store(self, run: _Run, records: Sequence[Record], summary: RunSummary) -> Head:
-        ids, size = run.ids, 0
+        ids, facts, size = run.ids, run.facts, 0
         seq = run.head.seq
         for record in records:
             seq += 1
             if record.seq != seq:
                 raise ValueError(f"record {record.event_id} has seq {record.seq} where {seq} comes next")
-            ids[record.event_id] = seq
             size += len(record.body)
+        for record in records:
+            ids[record.event_id] = record.seq
         if records:
-            run.facts.extend(records)
+            facts += records
             run.head = Head(seq, records[-1].chain)
         run.summary = summary
         self._facts += len(records)

@@ -2,37 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Final
 
-from ..clock import SystemClock
+from ..clock import call_later
 from ..contracts import Clock
-
-_sleepers: Final[set[asyncio.Task[None]]] = set()
-"""Strong references: the event loop itself keeps only weak ones to tasks."""
-
-
-def call_later(clock: Clock, seconds: float, callback: Callable[[], object]) -> Callable[[], None]:
-    """Calls back once after so many seconds of that clock; returns a function that takes this back.
-
-    On the system clock this is a timer of the event loop. Any other clock is slept on in a task of its own.
-    """
-    if isinstance(clock, SystemClock):
-        return asyncio.get_running_loop().call_later(seconds, callback).cancel
-
-    async def sleep() -> None:
-        await clock.sleep(seconds)
-        callback()
-
-    task = asyncio.get_running_loop().create_task(sleep())
-    _sleepers.add(task)
-    task.add_done_callback(_sleepers.discard)
-
-    def cancel() -> None:
-        task.cancel()
-
-    return cancel
 
 
 class Alarm:
@@ -76,3 +49,6 @@ class Alarm:
     def _fired(self) -> None:
         self._cancel = None
         self.look()
+
+
+__all__ = ["Alarm", "call_later"]

@@ -1,4 +1,4 @@
-"""What is due by time, for all runs of a controller, done by one task (RC-10).
+"""What is due by time, for all runs of a controller, by one timer (RC-10).
 
 Partial text, stages of a stop, expiry, leases, eviction: each is an entry here, none has a timer of its own.
 """
@@ -16,6 +16,7 @@ from math import inf
 from typing import Generic, TypeVar
 from weakref import WeakMethod, ref
 
+from ..clock import call_later
 from ..contracts import Clock
 
 logger = logging.getLogger("pilothouse.runs")
@@ -36,7 +37,7 @@ def weakly(method: Action) -> Action:
 
 
 class Agenda:
-    """A heap of due actions and the one task that sleeps until the next.
+    """A heap of due actions and the one timer that is set for the next.
 
     An action is quick and synchronous, or returns a coroutine, which runs as a task that the agenda holds.
     """
@@ -45,7 +46,7 @@ class Agenda:
         self.clock = clock
         self._heap: list[tuple[float, int, Action]] = []
         self._numbers = count()
-        self._task: asyncio.Task[None] | None = None
+        self._take_back: Callable[[], None] | None = None  # of the timer, while it is set
         self._wake_at = inf
         self._jobs: set[asyncio.Task[object]] = set()
         self._closed = False
@@ -56,24 +57,26 @@ class Agenda:
             return
         due = self.clock.monotonic() + seconds
         heappush(self._heap, (due, next(self._numbers), action))
-        if self._task is None or due < self._wake_at:
-            self._restart()
+        if due < self._wake_at:
+            self._set(due, seconds)
 
-    def _restart(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        self._wake_at = self._heap[0][0]
-        self._task = asyncio.get_running_loop().create_task(self._run(), name="pilothouse-agenda")
+    def _set(self, due: float, seconds: float) -> None:
+        if self._take_back is not None:
+            self._take_back()
+        self._wake_at = due
+        self._take_back = call_later(self.clock, max(seconds, 0.0), self._run)
 
-    async def _run(self) -> None:
+    def _run(self) -> None:
+        self._take_back = None
+        self._wake_at = -inf  # what is added meanwhile is seen here
         while self._heap:
-            self._wake_at = due = self._heap[0][0]
+            due = self._heap[0][0]
             if (wait := due - self.clock.monotonic()) > 0:
-                await self.clock.sleep(wait)
-                continue
+                self._set(due, wait)
+                return
             _, _, action = heappop(self._heap)
             self.do(action)
-        self._task, self._wake_at = None, inf
+        self._wake_at = inf
 
     def do(self, action: Action) -> None:
         """Does it now; its failure is logged."""
@@ -100,10 +103,9 @@ class Agenda:
         """Drops what is due, waits for jobs that began."""
         self._closed = True
         self._heap.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        if self._take_back is not None:
+            self._take_back()
+            self._take_back = None
         if self._jobs:
             await asyncio.gather(*self._jobs, return_exceptions=True)
 

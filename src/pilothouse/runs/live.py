@@ -36,7 +36,7 @@ from .driving import closing_refusal, see_through
 from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
-from .ring import Observer, Ring
+from .ring import RECORD_BYTES, Observer, Ring
 from .spilling import LARGE, may_be_large, spill
 from .timing import RunLimits, RunTiming
 from .waiters import Waiters
@@ -194,7 +194,7 @@ class LiveRun:
 
     def publish_stored(self, record: Record) -> None:
         """Shows a durable record to followers and observers."""
-        self._publish(record, len(record.body) + 200)
+        self._publish(record, len(record.body) + RECORD_BYTES)
 
     def _publish(self, item: Record | Delta, size: int) -> None:
         self.ring.append(item, size)
@@ -304,19 +304,24 @@ class LiveRun:
         limit = self.limits.max_fact_bytes - ENVELOPE
         return await spill(draft, limit, largest, self.journal.put_blob) or draft
 
-    def _stored(self, record: Record) -> None:
-        """What follows from a fact, once it is durable and folded: publish, then act."""
-        self.ring.append(record, len(record.body) + 200)
-        if self.observers:
-            self._observe(record)
-        fact = record.fact
-        act = _ACTS.get(type(fact))
-        if act is not None:
-            act(self, fact)
+    def _stored(self, records: Sequence[Record]) -> None:
+        """What follows from the facts of an append, once they are durable and folded: publish, then act, one by one."""
+        watched = bool(
+            self.observers
+        )  # they may look at the ring, and find no more in it than they were told
+        if not watched:
+            self.ring.extend(records)
+        for record in records:
+            if watched:
+                self._publish(record, len(record.body) + RECORD_BYTES)
+            fact = record.fact
+            act = _ACTS.get(type(fact))
+            if act is not None:
+                act(self, fact)
         state = self.writer.state
         if self.waiters.for_start and state.phase is not Phase.ACCEPTED:
             self.waiters.started()
-        if state.phase in _OVER and record.seq == state.seq:
+        if state.phase in _OVER and records[-1].seq == state.seq:
             self._end()
 
     def command_received(self, fact: CommandReceived) -> None:

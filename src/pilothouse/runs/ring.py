@@ -7,13 +7,16 @@ that fell out of the ring is told that it lagged and, in a `Follower`, heals fro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from ..events import Delta, Lagged
 from ..records import Record
 
 Item = Record | Delta
+
+RECORD_BYTES = 200
+"""What a record takes besides its body, about."""
 
 Observer = Callable[[Item], None]
 
@@ -45,6 +48,15 @@ class Ring:
         self._bytes += size
         # Trimmed in halves, so that the cost of an item does not depend on how many are kept.
         if len(items) >= self._trim_at or self._bytes > self._limit_bytes:
+            self._trim()
+        if self._waiters:
+            self.wake()
+
+    def extend(self, records: Sequence[Record]) -> None:
+        """Publishes the records of one append: the same as one by one, for a third of it."""
+        self._items += records
+        self._bytes += sum([len(record.body) for record in records]) + RECORD_BYTES * len(records)
+        if len(self._items) >= self._trim_at or self._bytes > self._limit_bytes:
             self._trim()
         if self._waiters:
             self.wake()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from ..core.canonical import NotJSON, chain_start, digest, encode, misshapen, normal, readable, seal
+from ..core.canonical import NotJSON, chain_start, digest, encode, misshapen, seal, settled
 from ..core.run import HOST, Phase, RunState, apply
 from ..core.settling import event_id_of
 from ..core.transcript import wants_answer
@@ -201,8 +201,7 @@ class Starter:
 
     def _register(self, spec: RunSpec) -> Registration:
         fleet = self._fleet
-        spec, body = normal(spec)
-        readable(body, RunSpec)
+        spec, body = settled(spec)
         spec_digest = digest(body)
         identity = digest(f"{spec_digest}\n{fleet.binding}\n{fleet.described.digest}".encode())
         return Registration(

@@ -65,8 +65,8 @@ async def _gone() -> RunState:
 class Writer:
     """Serialises all appends of one run under one fence.
 
-    `on_stored` is called for each record once it is durable and folded, in order; `on_lost` tells the live
-    run that its port must close; `unsaved` gives the text that must stand in front of a loss; `reload` folds the run
+    `on_stored` is called for the records of each append once they are durable and folded, in order; `on_lost` tells the
+    live run that its port must close; `unsaved` gives the text that must stand in front of a loss; `reload` folds the run
     from the journal anew.
     """
 
@@ -104,7 +104,7 @@ class Writer:
         state: RunState,
         fence: int,
         *,
-        on_stored: Callable[[Record], None],
+        on_stored: Callable[[Sequence[Record]], None],
         on_lost: Callable[[str], None],
         on_stalled: Callable[[bool], None],
         agenda: Agenda,
@@ -134,7 +134,7 @@ class Writer:
         self._room = Room(limits.max_run_facts - RESERVED_FACTS, limits.max_run_bytes, limits.max_fact_bytes)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[int]] = set()
-        self._outbox: list[Record] = []  # what observers caused to be written
+        self._outbox: list[list[Record]] = []  # what observers caused to be written
         self._publishing = False
 
     async def write(self, *drafts: Written) -> int:
@@ -224,12 +224,11 @@ class Writer:
     def _publish(self, made: list[Record]) -> None:
         """Shows what is durable, in order: what an observer causes to be written is shown behind what caused it."""
         if self._publishing:
-            self._outbox.extend(made)
+            self._outbox.append(made)
             return
         self._publishing = True
         try:
-            for record in made:
-                self._on_stored(record)
+            self._on_stored(made)
             while self._outbox:
                 self._on_stored(self._outbox.pop(0))
         finally:
