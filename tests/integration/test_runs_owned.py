@@ -129,8 +129,7 @@ def crash(controller: RunController) -> None:
         if live.task is not None:
             live.task.cancel()
     controller._fleet.agenda._closed = True
-    if controller._fleet.agenda._task is not None:
-        controller._fleet.agenda._task.cancel()
+    controller._fleet.agenda._heap.clear()
 
 
 async def test_a_run_owned_by_a_living_controller_is_readable_but_not_controllable(journal) -> None:

@@ -84,7 +84,7 @@ class Phase(StrEnum):
     TERMINAL = "terminal"  # it has its one end
 
 
-STATE_NAMES: Final[dict[Phase, RunStateName]] = {phase: phase.value for phase in Phase}  # type: ignore[misc]
+STATE_NAMES: Final[dict[Phase, RunStateName]] = {phase: phase.value for phase in Phase}
 """The phases' words: `.value` is a Python call for each look."""
 
 
@@ -248,7 +248,7 @@ class RunState:
         waits = self.phase is Phase.WAITING
         return RunSummary(
             STATE_NAMES[self.phase],
-            STATE_NAMES[self.phase] if self.outcome is None else status_of(self.phase, self.outcome),
+            status_of(self.phase, self.outcome),
             waits and self.resting,
             self.loss is not None,
             self.takeovers,
@@ -259,7 +259,7 @@ class RunState:
 def status_of(phase: Phase, outcome: Outcome | None) -> RunStatus:
     """The word of a run for lists and views."""
     if outcome is None:
-        return STATE_NAMES[phase]
+        return STATE_NAMES[phase]  # type: ignore[return-value]
     return outcome.__struct_config__.tag  # type: ignore[return-value]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -113,8 +114,18 @@ class SQLiteJournal:
 
         A cancelled caller leaves; the append is completed all the same (RC-14).
         """
+        return await self.hand_over(run_id, records, expected=expected, fence=fence, summary=summary)
+
+    def hand_over(
+        self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary
+    ) -> asyncio.Future[Appended]:
+        """An append whose future is done once it is durable, or refused; for who waits without a task of their own.
+
+        Raises:
+            JournalUnavailable: the journal is closed.
+        """
         work = Append(self._changes, run_id, tuple(records), expected, fence, summary)
-        return await self._access.write(work, _size(records))
+        return self._access.writer.submit(work, _size(records))
 
     # Reading
 
@@ -271,7 +282,7 @@ class SQLiteThreads:
 
 
 def _size(records: Sequence[Record]) -> int:
-    return sum(len(record.body) for record in records)
+    return sum([len(record.body) for record in records])
 
 
 def _nothing(_db: object) -> None:

@@ -247,6 +247,14 @@ class FaultyJournal:
             lambda: self.inner.append(run_id, records, expected=expected, fence=fence, summary=summary),
         )
 
+    def hand_over(
+        self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary
+    ) -> asyncio.Future[Appended]:
+        """`append` as a future, as the journals have it that take it at once."""
+        return asyncio.ensure_future(
+            self.append(run_id, records, expected=expected, fence=fence, summary=summary)
+        )
+
     async def read(
         self, run_id: str, *, after: int = 0, limit: int = 500, kinds: frozenset[str] | None = None
     ) -> RecordPage:
