@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -265,6 +266,35 @@ async def test_a_slow_chart_is_killed_at_its_limit_and_the_loop_goes_on() -> Non
     assert b"<svg" in await renderer.render(slow_spec(3), "svg", scale=1, max_area=1e12, theme=None)
     with pytest.raises(ValueError, match="smaller scale"):
         await renderer.render(slow_spec(3), "png", scale=100, max_area=1e6, theme=None)
+    await renderer.aclose()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        [{"calculate": "sequence(0, 100000000)", "as": "z"}, {"flatten": ["z"]}],
+        [{"density": "b", "steps": 1e9}],
+        [{"quantile": "b", "step": 1e-9}],
+    ],
+)
+async def test_a_spec_that_asks_for_more_than_there_is_ends_at_a_limit(transform: list[Any]) -> None:
+    """CH-8, issue 7: rows out of nothing; by time or memory, the next chart works."""
+    renderer = Renderer(timeout=30)
+    assert await renderer.check(slow_spec(1)) == []
+    renderer._timeout = 3.0
+    pid = renderer.pid
+    assert pid is not None
+    asked = asyncio.create_task(renderer.check({**slow_spec(3), "transform": transform}))
+    most = 0
+    while not asked.done():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            most = max(most, psutil.Process(pid).memory_info().rss)
+        await asyncio.sleep(0.02)
+    with pytest.raises(RenderFailed):
+        await asked
+    assert most < 3 * 1024**3
+    renderer._timeout = 30
+    assert await renderer.check(slow_spec(1)) == []
     await renderer.aclose()
 
 

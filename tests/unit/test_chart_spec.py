@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilothouse.controllers.chart.data import records, value_of
-from pilothouse.controllers.chart.spec import bad_names, forbidden, parsed, refuse, unknown_fields
+from pilothouse.controllers.chart.spec import bad_names, crowded, forbidden, parsed, refuse, unknown_fields
 from pilothouse.errors import ToolError
 
 COLUMNS = ["region", "day", "amount"]
@@ -37,6 +37,8 @@ def bar(**encoding: Any) -> dict[str, Any]:
         ),
         ({"mark": "bar", "width": 2001}, "width"),
         ({"mark": "bar", "height": -1}, "height"),
+        ({"mark": "bar", "width": {"step": 201}}, "width.step"),
+        ({"hconcat": [{"mark": "bar", "height": {"step": 0}}]}, "hconcat[0].height.step"),
         ({"mark": "bar", "transform": [{"calculate": "x" * 501, "as": "c"}]}, "transform[0].calculate"),
     ],
 )
@@ -144,6 +146,20 @@ def test_a_field_that_does_not_exist_is_found(spec: dict[str, Any], path: str) -
 def test_fields_that_exist_or_are_made_pass(spec: dict[str, Any]) -> None:
     """CH-2d."""
     assert unknown_fields(spec, COLUMNS) == []
+
+
+def test_a_facet_of_many_values_is_too_many_views() -> None:
+    """CH-9: thousands of views would hold up whoever opens the page."""
+    rows: list[Any] = [{"region": f"r{at}", "kind": at % 3} for at in range(101)]
+    for spec, path in (
+        (bar(row={"field": "region"}), "encoding.row"),
+        (bar(facet={"field": "region", "columns": 3}), "encoding.facet"),
+        ({"facet": {"field": "region"}, "spec": bar()}, "facet"),
+        ({"facet": {"column": {"field": "region"}}, "spec": bar()}, "facet.column"),
+    ):
+        assert [found.path for found in crowded(spec, rows)] == [path]
+        assert crowded(spec, rows[1:]) == []
+    assert crowded(bar(row={"field": "kind"}), rows) == []
 
 
 def test_a_spec_is_one_object_of_bounded_size() -> None:

@@ -24,7 +24,7 @@ from ..sql.reader import QueryOptions
 from ..sql.rows import QuerySource
 from .data import records
 from .renderer import FORMATS, Format, Renderer
-from .spec import SCHEMA_URL, Finding, bad_names, forbidden, parsed, refuse, unknown_fields
+from .spec import SCHEMA_URL, Finding, bad_names, crowded, forbidden, parsed, refuse, unknown_fields
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -186,6 +186,7 @@ class ChartController(QueryingController[ChartState, ChartData]):
         found = await self._renderer.check(sample)
         refuse([finding for finding in found if finding.path])
         refuse(unknown_fields(spec, data.names))
+        refuse(crowded(spec, data.rows))
         refuse(found)
         return spec
 
@@ -253,6 +254,7 @@ class ChartController(QueryingController[ChartState, ChartData]):
         data = self._fetched.pop(value.query, None) or await self._read(value.query)
         if value.spec is not None:
             refuse(unknown_fields(value.spec, data.names))
+            refuse(crowded(value.spec, data.rows))
         return data
 
     def apply(self, value: ChartState, prepared: object) -> None:

@@ -20,6 +20,9 @@ MAX_DEPTH: Final = 40
 EXPRESSION: Final = 500
 """Characters of an expression."""
 
+VIEWS: Final = 100
+"""Views that a facet may make."""
+
 FINDINGS: Final = 3
 """Findings that a model is told at once."""
 
@@ -108,10 +111,25 @@ def forbidden(spec: Mapping[str, JSON], max_size: tuple[int, int]) -> list[Findi
             found.append(Finding(path, f"the mark {value} is not supported"))
         elif key in _EXPRESSIONS and isinstance(value, str) and len(value) > EXPRESSION:
             found.append(Finding(path, f"an expression has at most {EXPRESSION} characters"))
-        elif key in ("width", "height") and isinstance(value, int | float) and not isinstance(value, bool):
+        elif key in ("width", "height"):
             most = max_size[0] if key == "width" else max_size[1]
-            if not 0 < value <= most:
-                found.append(Finding(path, f"must be above 0 and at most {most}"))
+            step = _get(value, "step")
+            for where, size, limit in ((path, value, most), (f"{path}.step", step, most // 10)):
+                is_number = isinstance(size, int | float) and not isinstance(size, bool)
+                if is_number and not 0 < size <= limit:
+                    found.append(Finding(where, f"must be above 0 and at most {limit}"))
+    return found
+
+
+def crowded(spec: Mapping[str, JSON], rows: Sequence[Mapping[str, JSON]]) -> list[Finding]:
+    """Facets that would make more views than anybody can look at, or a browser draw."""
+    found: list[Finding] = []
+    for path, key, value in _walk(spec, ""):
+        name = _get(value, "field")
+        if key in ("row", "column", "facet") and isinstance(name, str) and not isinstance(value, list):
+            views = len({str(row[name]) for row in rows if name in row})
+            if views > VIEWS and "bin" not in value and "timeUnit" not in value:
+                found.append(Finding(path, f"{name!r} has {views} values, a chart has at most {VIEWS} views"))
     return found
 
 

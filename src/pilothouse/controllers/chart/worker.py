@@ -20,6 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 from urllib.parse import unquote
 
+from ..limits import bound_memory
+
+MEMORY: Final = 2 * 1024**3
+"""Bytes that it may have: a spec of a few words can ask for any number of rows."""
+
 SCHEMA_FILE: Final = "vega-lite-6.4.1.json.gz"
 """Of the Vega-Lite that is asked of vl-convert; its descriptions are left out."""
 
@@ -40,6 +45,7 @@ _SIZE: Final = re.compile(r'<svg[^>]*?\bwidth="([\d.]+)"[^>]*?\bheight="([\d.]+)
 
 def main() -> None:
     """Answers until the input ends."""
+    bound_memory(MEMORY)
     questions = sys.stdin.buffer
     # What a library prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")

@@ -15,10 +15,10 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any, BinaryIO
 
+from ..limits import bound_memory
 from .duck_settings import SETTINGS
 from .rows import Limits, take
 
@@ -31,7 +31,7 @@ def main(path: str, memory: int) -> None:
     os.dup2(2, 1)
     import duckdb
 
-    _bound(memory)
+    bound_memory(memory)
     connection = duckdb.connect(path, read_only=True, config={**SETTINGS})
     asked: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(questions, connection, asked), daemon=True).start()
@@ -39,15 +39,6 @@ def main(path: str, memory: int) -> None:
     while True:
         question = asked.get()
         _say(answers, _answer(connection, question["sql"], Limits(*question["limits"])))
-
-
-def _bound(memory: int) -> None:
-    """Where the system can (Linux); elsewhere time is the only limit of what DuckDB keeps no account of."""
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _listen(questions: BinaryIO, connection: Any, asked: queue.SimpleQueue[dict[str, Any]]) -> None:
