@@ -82,7 +82,7 @@ export interface RunView {
   thread_id: string;
   agent: string;
   status: RunStatus;
-  ownership: "here" | "elsewhere" | "orphaned" | "parked" | "stalled" | "none";
+  ownership: "here" | "elsewhere" | "queued" | "orphaned" | "parked" | "stalled" | "none";
   outcome?: Record<string, unknown> | null;
   unknown?: { cause?: string; reason?: string | null; ways?: string[] } | null;
   requests?: RunRequest[];
