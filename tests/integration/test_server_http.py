@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+import socket
 from pathlib import Path
 
 import httpx2
@@ -141,3 +142,62 @@ async def test_a_second_signal_hurries() -> None:
             with pytest.raises(httpx2.HTTPError):
                 await read_until(lines, "never")
         await running.task
+
+
+class Deaf:
+    """A client on a plain socket that asks once and never reads; a context manager."""
+
+    def __init__(self, url: str, method: str, path: str, body: dict | None = None) -> None:
+        self._address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self._request = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.setblocking(False)
+        await loop.sock_connect(self._socket, self._address)
+        await loop.sock_sendall(self._socket, self._request)
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._socket.close()
+
+
+def connections(port: int) -> int:
+    """Sockets of the machine that the server's port has with somebody: established, or closing with data left."""
+    table = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    mine = f":{port:04X}"
+    return sum(line.split()[1].endswith(mine) and line.split()[3] in ("01", "04", "05") for line in table)
+
+
+async def test_a_client_that_stops_reading_costs_nothing_for_long() -> None:
+    """SV-50, SV-51: over sockets: the run goes on, the stream is cut, and socket and buffers are given up; so is an
+    answer that nobody takes."""
+    hold = Hold()
+    app = served(
+        ScriptedProvider(["x" * 100_000] * 150 + [hold, "end"]),
+        streams=StreamOptions(write_timeout=0.3, keepalive=0.1),
+    )
+    running = Running(app)
+    async with running as client:
+        port = int(running.url.rpartition(":")[2])
+        async with Deaf(running.url, "POST", "/agui/default", run_input("t1", "r1", "hi")):
+            async with asyncio.timeout(20):
+                while not app.registry.cuts:
+                    await client.get("/healthz")
+                while connections(port) > 1:  # the client's own stays
+                    await client.get("/healthz")
+            assert dict(app.registry.cuts) == {"write_timeout": 1}
+            assert (await client.get("/v1/runs/r1")).json()["status"] == "running"
+        hold.release()
+        assert (await client.get("/v1/runs/r1?wait=10")).json()["status"] == "completed"
+        (artifact,) = (await client.get("/v1/runs/r1/artifacts")).json()["items"]
+        assert artifact["size"] > 10_000_000
+        path = f"/v1/runs/r1/artifacts/{artifact['digest']}"
+        async with Deaf(running.url, "GET", path), asyncio.timeout(20):
+            while connections(port) < 2:
+                await client.get("/healthz")
+            while connections(port) > 1:
+                await client.get("/healthz")

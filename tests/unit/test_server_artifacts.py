@@ -71,3 +71,15 @@ async def test_a_digest_alone_opens_nothing() -> None:
             assert found.status == 404
         assert (await ask(app, "GET", "/v1/runs/r1/artifacts", headers=theirs)).status == 404
         assert (await ask(app, "GET", f"/v1/runs/r1/artifacts/{'0' * 64}", headers=mine)).status == 404
+
+
+async def test_what_stands_behind_megabytes_of_facts_is_found_too() -> None:
+    """SV-160: a run of more than one page of facts, whose answer is stored apart."""
+    app = served(ScriptedProvider(["long " * 20_000] * 60))
+    async with app.lifespan():
+        await ask(app, "POST", "/v1/runs", {"run_id": "r1", "thread_id": "t1", "input": "hi"})
+        assert (await ask(app, "GET", "/v1/runs/r1?wait=30")).json()["status"] == "completed"
+        (item,) = (await ask(app, "GET", "/v1/runs/r1/artifacts")).json()["items"]
+        assert item["size"] == 6_000_000
+        whole = await ask(app, "GET", f"/v1/runs/r1/artifacts/{item['digest']}")
+        assert whole.body == b"long " * 1_200_000

@@ -69,12 +69,10 @@ async def _found(run: ScopedRun) -> dict[str, tuple[ArtifactRef, str]]:
     look(run.spec.base)
     look(run.spec.input)
     after = 0
-    while records := await run.events(after, _PAGE):
+    while records := await run.events(after, _PAGE):  # a page may end early, by its bytes
         for record in records:
             look(record.fact)
         after = records[-1].seq
-        if len(records) < _PAGE:
-            break
     return found
 
 

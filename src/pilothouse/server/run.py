@@ -10,7 +10,10 @@ import asyncio
 import gc
 import logging
 import socket
+import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -19,7 +22,7 @@ import uvicorn
 from ..errors import ConfigError
 from .app import Server
 from .auth import is_loopback
-from .stream import StreamCut
+from .stream import ABORT, Receive, Scope, Send, StreamCut
 
 logger = logging.getLogger("pilothouse.server")
 
@@ -68,6 +71,48 @@ class _Uvicorn(uvicorn.Server):
             )
         finally:
             self.should_exit = True
+
+
+class _Reaped:
+    """The application under uvicorn, which closes a connection only once its peer took everything that was written.
+
+    A peer that takes nothing would keep its socket, and what was written, for ever. So the application can break off at
+    once (`ABORT`), and what stands behind an answer is given up when none of it was taken for `seconds`.
+    """
+
+    def __init__(self, app: Server, seconds: float) -> None:
+        self._app = app
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request, or the lifespan."""
+        transport = getattr(getattr(send, "__self__", None), "transport", None)
+        if transport is None:
+            await self._app(scope, receive, send)
+            return
+        scope["extensions"] = {**(scope.get("extensions") or {}), ABORT: partial(_abort, transport)}
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._look(transport, None)
+
+    def _look(self, transport: asyncio.WriteTransport, before: int | None) -> None:
+        left = transport.get_write_buffer_size()
+        if not left:
+            return
+        if before is not None and left >= before:
+            _abort(transport)
+            return
+        asyncio.get_running_loop().call_later(self._seconds, self._look, transport, left)
+
+
+def _abort(transport: asyncio.WriteTransport) -> None:
+    """Breaks a connection off. Without linger the kernel would go on offering what was written."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
 
 
 class _NoCuts(logging.Filter):
@@ -126,7 +171,7 @@ async def serve_forever(
     name = f"[{host}]" if ":" in host else host
     url = f"http://{name}:{listening.getsockname()[1]}"
     config = uvicorn.Config(
-        app,
+        _Reaped(app, app.registry.options.write_timeout),
         lifespan="on",
         log_config=None,
         access_log=False,

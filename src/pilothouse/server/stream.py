@@ -41,6 +41,9 @@ HEADERS: Final = (
 )
 """On every stream, so that no proxy on the way holds it back (SV-40)."""
 
+ABORT: Final = "pilothouse.abort"
+"""ASGI extension: breaks the connection off without waiting for what was written to be taken."""
+
 _BATCH_BYTES: Final = 64 * 1024
 _KEPT: Final = 4
 """Conversations of one run that are kept for its readers: the present one, and those of readers that lag."""
@@ -295,6 +298,7 @@ class Stream:
         self._cutting: asyncio.Future[str] | None = None
         self._writing_since: float | None = None
         self._last_write = 0.0
+        self._abort: Callable[[], object] | None = None
 
     @property
     def run_name(self) -> str:
@@ -308,6 +312,7 @@ class Stream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the stream."""
+        self._abort = (scope.get("extensions") or {}).get(ABORT)
         self._cutting = asyncio.get_running_loop().create_future()
         mine = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *mine]})
@@ -347,6 +352,8 @@ class Stream:
                 return
             if note:
                 await send({"type": "http.response.body", "body": note, "more_body": True})
+        if cut.dead and self._abort is not None:
+            self._abort()
         raise StreamCut(cut.reason)
 
     # Pumping
@@ -547,4 +554,4 @@ class Leaving:
                 logger.exception("run %s, which nobody follows, was not cancelled", run)
 
 
-__all__ = ["HEADERS", "Closing", "Leaving", "Reader", "Registry", "Stream", "StreamCut"]
+__all__ = ["ABORT", "HEADERS", "Closing", "Leaving", "Reader", "Registry", "Stream", "StreamCut"]
