@@ -31,6 +31,7 @@ from pilothouse.core.canonical import (
     readable,
     scrub,
     seal,
+    settled,
     unseal,
 )
 from pilothouse.errors import JournalCorrupt
@@ -552,3 +553,18 @@ def test_a_value_of_the_wrong_shape_is_told_from_a_good_one() -> None:
     assert misshapen(Command("c", "r", Steer("hello"))).startswith("body.message: Expected `object`")
     assert misshapen(RunSpec("r", "t", ("hello",))).startswith("input[0]: Expected `object`")
     assert misshapen(Noted("n/x", {1})) == "data: set is no JSON value"
+
+
+def test_a_value_is_settled_as_it_reads_back() -> None:
+    """RC-3, RC-4: the same object where nothing is odd; scrubbed text; a tuple in JSON; else refused with the path."""
+    plain = RunSpec("r", "t", options={"a": [1, {"b": None}]})
+    assert settled(plain)[0] is plain
+    assert settled(plain)[1] == encode(plain)
+    assert settled(RunSpec("r", "\ud800"))[0].thread_id == "\ufffd"
+    assert settled(RunSpec("r", "t", options={"a": (1, 2)}))[1] == encode(
+        RunSpec("r", "t", options={"a": [1, 2]})
+    )
+    for odd, path in ((RunSpec("r", "t", options={"a": {1}}), "options.a"), (RunSpec("r", 5), "thread_id")):
+        with pytest.raises(NotJSON) as caught:
+            settled(odd)
+        assert caught.value.path == path
