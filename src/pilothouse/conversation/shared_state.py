@@ -18,7 +18,6 @@ from ..core.jsonpatch import PatchError
 from ..core.state_notes import NOTE, escaped, noted
 from ..errors import DeadReply, RecordRefused, UsageError
 from ..events import Noted
-from ..loop.context import current
 from ..messages import JSON
 
 if TYPE_CHECKING:
@@ -125,6 +124,8 @@ def update(sender: Sender, reply: Reply, patch: Mapping[str, JSON]) -> None:
         raise DeadReply(reply.id)
     if reply.add_patch(found):  # before the first append of the run
         return
+    from ..loop.context import current
+
     call = current.get()
     changes = reply.changes
     if (

@@ -34,9 +34,7 @@ from ..records import (
     RunView,
     StatusAnswer,
 )
-from .catalog import catalog
 from .fleet import Fleet
-from .follow import Follower, Source
 from .handle import Run
 from .live import LiveRun
 from .ordering import Orders
@@ -47,6 +45,7 @@ from .timing import RunLimits, RunStats, RunTiming
 
 if TYPE_CHECKING:
     from .dispatched import Dispatched
+    from .follow import Follower
     from .mirror import Mirror
 
 logger = logging.getLogger("pilothouse.runs")
@@ -200,6 +199,8 @@ class RunController:
         self, query: RunQuery | None = None, *, cursor: str | None = None, limit: int = 50
     ) -> Page[RunEntry]:
         """Runs from the journal itself, newest first."""
+        from .catalog import catalog
+
         return await catalog(self._fleet, query or RunQuery(), cursor, limit)
 
     async def can_control_run(self, run_id: str) -> bool:
@@ -265,6 +266,8 @@ class RunController:
         `recent` also gives the deltas that are kept from before, behind the facts that the journal had: for readers
         that know by offset (RC-20) what of them they have.
         """
+        from .follow import Follower, Source
+
         fleet = self._fleet
 
         async def changed(name: str, seq: int) -> int:

@@ -23,10 +23,8 @@ from ..errors import (
 )
 from ..events import ContinuityLost, ContinuityRestored, RunAbandoned, RunEnded
 from ..records import Accept, Draft, Registration, RunHead, RunSpec, RunView, StatusAnswer
-from .catalog import lost_runs
 from .fleet import Fleet
 from .live import LiveRun
-from .retelling import Retelling
 
 logger = logging.getLogger("pilothouse.runs")
 
@@ -152,6 +150,8 @@ class Recovery:
         """Level `replay`: the agent tells its whole history again, and only then is anything written (RC-55 … RC-57)."""
         fleet = self._fleet
         registration = head.registration
+        from .retelling import Retelling
+
         run_id = registration.spec.run_id
         claimed = await fleet.journal.claim(run_id, fleet.claim_request())
         try:
@@ -315,6 +315,8 @@ class Recovery:
 
     async def recover_all(self, limit: int = 8) -> None:
         """Recovers the lost runs of this binding, `limit` at a time; failures are logged (RC-53)."""
+        from .catalog import lost_runs
+
         fleet = self._fleet
         gate = asyncio.Semaphore(limit)
 
