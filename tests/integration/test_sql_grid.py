@@ -84,7 +84,7 @@ async def test_a_model_chooses_and_the_grid_shows(place: Place) -> None:
 
 
 async def test_no_value_of_any_row_reaches_the_model(tmp_path: Path) -> None:
-    """SQ-16, SQ-17, proof 17: results, errors, state and schema of a table whose every cell is a canary."""
+    """TC-101, SQ-14, SQ-16, SQ-17, proof 17: results, errors, state and schema of a table whose every cell is a canary."""
     place = sqlite_place(tmp_path, CANARIES)
     async with SQLGridController(place.source) as grid:
         provider = ScriptedProvider(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -133,6 +134,59 @@ async def test_a_runaway_query_is_stopped_and_the_next_one_works(place: Place) -
         await source.run(CROSS.replace("3000", "30000"), max_rows=5, timeout=LIMIT)
     assert (await source.run("SELECT 1 AS one", max_rows=5, timeout=5)).rows == [(1,)]
     await source.aclose()
+
+
+OUTSIDE = [
+    "SELECT * FROM read_csv('{file}')",
+    "SELECT * FROM read_text('{file}')",
+    "SELECT * FROM read_blob('{file}')",
+    "SELECT * FROM '{file}'",
+    "SELECT * FROM glob('{folder}/*')",
+    "SELECT * FROM read_parquet('http://127.0.0.1:{port}/x.parquet')",
+    "SELECT * FROM read_csv('http://127.0.0.1:{port}/x.csv')",
+    "SELECT * FROM sqlite_scan('{file}', 'x')",
+    "ATTACH '{file}' AS other",
+    "ATTACH 'http://127.0.0.1:{port}/x.duckdb' AS other",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "LOAD '{file}'",
+    "COPY orders TO '{folder}/stolen.csv'",
+    "SET enable_external_access = true",
+    "SET lock_configuration = false",
+    "PRAGMA enable_external_access",
+    "SET memory_limit = '100GB'",
+    "CREATE TEMP TABLE x AS SELECT 1",
+    "SELECT * FROM query('ATTACH ''{file}'' AS other')",
+]
+
+
+async def test_duckdb_alone_reaches_nothing_but_its_file(tmp_path: Path) -> None:
+    """SQ-4: with the gate off: no other file, no network, no extension, and none of that can be changed."""
+    place = duckdb_place(tmp_path)
+    secret = tmp_path / "secret.csv"
+    secret.write_text("word\nCANARY\n")
+    before = place.picture()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        port = listening.getsockname()[1]
+        source, _ = open_source(place.source, limits=Limits(10))
+        for text in OUTSIDE:
+            given = text.format(file=secret, folder=tmp_path, port=port)
+            with pytest.raises(QueryFailed) as failed:
+                await source.run(given, max_rows=5, timeout=5)
+            assert "CANARY" not in str(failed.value), given
+        settings = await source.run(
+            "SELECT current_setting('enable_external_access') AS a, current_setting('lock_configuration') AS b",
+            max_rows=1,
+            timeout=5,
+        )
+        assert settings.rows == [(False, True)]
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+        await source.aclose()
+    assert place.picture() == before
 
 
 HUNGRY = [

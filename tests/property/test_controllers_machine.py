@@ -186,7 +186,7 @@ class Machine:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(SENDS, min_size=1, max_size=3))
 def test_each_admitted_send_has_one_end_for_each_controller(plans) -> None:
-    """Each admitted send that is neither rejected nor abandoned has exactly one `on_response` per controller."""
+    """TC-12, TC-14, proof 2: each admitted send that is neither rejected nor abandoned has exactly one `on_response` per controller."""
 
     async def main() -> None:
         machine = Machine()

@@ -173,7 +173,7 @@ async def journal(request, tmp_path):
 
 
 async def test_a_thread_that_is_opened_has_its_states(journal) -> None:
-    """TC-111, TC-113, TC-116: no listener is told; the next send goes on from them."""
+    """TC-111 … TC-113, TC-116: no listener is told; the next send goes on from them."""
     await (await three_sends(Number("n"), journal=journal, thread_id="t")).aclose()
     number, fresh = Number("n"), Number("m")
     fresh.state = 9
@@ -365,7 +365,7 @@ async def test_a_damaged_snapshot_restores_nothing(damage, match) -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    """TC-110."""
+    """TC-21, TC-40, TC-110: what is durable is in the journal and in snapshots; interceptors and controllers are given again."""
     with pytest.raises(TypeError, match="snapshot"):
         pickle.dumps(AgentController(ScriptedProvider("ok")))
     assert Snapshot("t").version == 1

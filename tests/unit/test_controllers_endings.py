@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -93,7 +94,10 @@ BOOM = RuntimeError("boom")
     ids=["interceptor", "first", "second", "async", "context", "listener"],
 )
 async def test_what_raises_before_the_commit_fails_the_send(how, begun, rl) -> None:
-    """TC-8, TC-10, TC-17, TC-32, TC-42, TC-45: the same exception is raised; everybody is told; the next send works."""
+    """TC-6, TC-8 … TC-10, TC-17, TC-32, TC-42, TC-45: the same exception is raised; everybody is told; the next send works.
+
+    No text is invented: the draft is on the reply, nothing in the conversation or at the provider.
+    """
     rig = Rig("ok", **how)
     agent = rig.agent
     error = await ended(rig, agent.send("hi"))
@@ -112,6 +116,50 @@ async def test_what_raises_before_the_commit_fails_the_send(how, begun, rl) -> N
     if "interceptor" not in how:
         assert (await (await agent.send("again")).result()).text == "ok"
     await agent.aclose()
+
+
+async def test_hooks_run_where_the_conversation_lives() -> None:
+    """TC-3, TC-11: on the event loop that owns it and in its thread, also behind a tool in a worker thread."""
+    seen: list[tuple[object, int]] = []
+    told = Told()
+
+    def look(_: object = None) -> None:
+        seen.append((asyncio.get_running_loop(), threading.get_ident()))
+
+    def work() -> str:
+        """Works, in a worker thread."""
+        assert threading.get_ident() != threading.main_thread().ident
+        return "done"
+
+    plain = Plain(told, "a", request=look, response=look)
+    async with AgentController(
+        ScriptedProvider([call("work")], "ok"), controllers=[plain], tools=[work], response_listener=look
+    ) as agent:
+        await (await agent.send("hi")).wait_closed()
+    assert seen == [(asyncio.get_running_loop(), threading.get_ident())] * 3
+
+
+async def test_a_tool_never_ends_a_send_by_itself() -> None:
+    """TC-51, TC-55: one that raises, one that is unknown, arguments that are no JSON: the model goes on, the end is none of it."""
+
+    def fall() -> str:
+        """Falls."""
+        raise RuntimeError("no text of mine reaches the model")
+
+    script = [call("fall"), call("nosuch"), call("a__touch", "{no json")]
+    told = Told()
+    plain = Plain(told, "a")
+    provider = ScriptedProvider(script, "ok")
+    async with AgentController(provider, controllers=[plain], tools=[fall]) as agent:
+        reply = await agent.send("hi")
+        assert (await reply.result()).text == "ok"
+        await reply.wait_closed()
+    results = [message for message in provider.requests[-1].messages if message.role == "tool"]
+    assert [message.is_error for message in results] == [True, True, True]
+    assert "no text of mine" not in str(provider.requests)
+    (event,) = plain.responses
+    assert (event.ending, event.error, event.text) == ("completed", None, "ok")
+    assert event.metadata is not None
 
 
 async def test_a_get_tools_that_fails_in_a_send_refuses_it() -> None:

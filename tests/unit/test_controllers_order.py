@@ -17,7 +17,7 @@ def scripted(*scripts):
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 async def test_the_order_of_a_send_is_one_list(count: int, is_async: bool) -> None:
-    """Proof 1, TC-22, TC-42: each step after the one before, start hooks forward, end hooks backward."""
+    """Proof 1, TC-1, TC-6, TC-22, TC-42, TC-60: each step after the one before, start hooks forward, end hooks backward."""
     told = Told()
 
     def note(name):

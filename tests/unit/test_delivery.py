@@ -1,4 +1,4 @@
-"""The one table of endings (RC-86, RC-87)."""
+"""The one table of endings (RC-86, RC-87, TC-56)."""
 
 from __future__ import annotations
 

@@ -131,3 +131,23 @@ def test_every_module_has_a_floor_and_imports_from_its_own_or_below() -> None:
             elif name.split(".")[0] in FORBIDDEN.get(floor, set()):
                 wrong.append(f"{module} (floor {floor}) imports {name}")
     assert wrong == []
+
+
+def test_no_runtime_knows_of_ai_controllers() -> None:
+    """TC-82: what a send stages and commits is added by a port around the runtime's port, whatever runtime that is."""
+    below = (
+        "pilothouse.loop",
+        "pilothouse.runs",
+        "pilothouse.runtimes",
+        "pilothouse.core",
+        "pilothouse.journal",
+    )
+    above = ("pilothouse.conversation", "pilothouse.controllers")
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in modules()
+        if module.startswith(below)
+        for name in imports_of(path, module)
+        if name.startswith(above)
+    ]
+    assert wrong == []

@@ -376,7 +376,7 @@ async def test_options_fixed_and_searched() -> None:
 
 
 async def test_what_is_hidden_read_only_masked_or_to_be_asked() -> None:
-    """FM-2, FM-9: in no state, schema or error; read-only is shown; masked is writable."""
+    """TC-101, FM-2, FM-9: in no state, schema or error; read-only is shown; masked is writable."""
     form = FormController(
         Booking,
         value={
