@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
 import shutil
@@ -558,6 +560,87 @@ async def test_a_servers_instructions_are_read_by_the_model_from_the_first_send_
         await (await agent.send("go")).result()
     prompt = provider.requests[0].system_prompt
     assert prompt.index("Be brief.") < prompt.index("written by the server") < prompt.index("Call add to add")
+
+
+@pytest.mark.parametrize("how", ["json", "packed", "stream"])
+async def test_an_answer_without_an_end_is_cut(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 7: a server on the network that floods: the call fails, memory stays, the next call works."""
+    monkeypatch.setattr("pilothouse.controllers.mcp.bodies.LARGEST", 2_000_000)
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(
+                    (
+                        int(line[15:])
+                        for line in head.splitlines()
+                        if line.lower().startswith(b"content-length:")
+                    ),
+                    0,
+                )
+                asked = json.loads(await reader.readexactly(length)) if length else {}
+                answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
+                match asked.get("method"):
+                    case "initialize":
+                        answer["result"] = {
+                            "protocolVersion": "2025-06-18",
+                            "capabilities": {"tools": {}},
+                            "serverInfo": {"name": "flood", "version": "1"},
+                        }
+                    case "tools/list":
+                        answer["result"] = {"tools": [{"name": "go", "inputSchema": {"type": "object"}}]}
+                    case "tools/call" if asked["params"]["arguments"]:
+                        answer["result"] = {"content": [{"type": "text", "text": "fine"}]}
+                    case "tools/call":
+                        kind = b"text/event-stream" if how == "stream" else b"application/json"
+                        packed = b"Content-Encoding: gzip\r\n" if how == "packed" else b""
+                        writer.write(
+                            b"HTTP/1.1 200 OK\r\nContent-Type: "
+                            + kind
+                            + b"\r\n"
+                            + packed
+                            + b"Connection: close\r\n\r\n"
+                        )
+                        writer.write(b"data: " if how == "stream" else b'{"jsonrpc": "')
+                        while True:
+                            writer.write(b"x" * 65_536)
+                            sent += 65_536
+                            await writer.drain()
+                    case "server/discover":
+                        answer["error"] = {"code": -32601, "message": "no such method"}
+                    case _:
+                        writer.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+                        continue
+                body = json.dumps(answer).encode()
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                    % len(body)
+                    + body
+                )
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        async with MCPController(
+            f"http://127.0.0.1:{port}/mcp",
+            namespace="t",
+            approval="never",
+            effects={"go": "idempotent"},
+            reconnect=FAST,
+        ) as mcp:
+            provider = ScriptedProvider([call("t__go", {})], "ok", [call("t__go", {"a": 1})], "ok")
+            async with AgentController(provider, controllers=[mcp]) as agent:
+                reply = await agent.send("go")
+                await reply.result()
+                (result,) = [message for message in provider.requests[-1].messages if message.role == "tool"]
+                assert result.is_error
+                assert len(result.text) < 1000
+                assert sent < 50_000_000
+                await until(lambda: mcp.status == "ready")
+                await (await agent.send("again")).result()
+                assert results(provider)[-1] == "fine"
 
 
 async def test_a_server_that_lies_about_its_tools(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

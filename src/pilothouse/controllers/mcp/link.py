@@ -384,6 +384,8 @@ class Link:
         from mcp.server.mcpserver import MCPServer
         from mcp.shared._httpx_utils import create_mcp_http_client
 
+        from .bodies import bounded
+
         server = self._server() if callable(self._server) else self._server
         if isinstance(server, Server | MCPServer):
             return server
@@ -393,8 +395,10 @@ class Link:
 
             @asynccontextmanager
             async def http() -> AsyncIterator[Any]:
+                client = create_mcp_http_client(headers={**self._headers, "Accept-Encoding": "identity"})
+                client.event_hooks = {"response": [bounded]}
                 async with (
-                    create_mcp_http_client(headers=self._headers) as session,
+                    client as session,
                     streamable_http_client(server, http_client=session) as streams,
                 ):
                     yield streams
