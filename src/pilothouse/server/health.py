@@ -39,7 +39,7 @@ class Health:
         if now - self._probed > PROBE_S:
             try:
                 await self._house.journal.head("pilothouse-readiness-probe")
-                self._house.metrics.probe_seconds.observe(self._house.clock.monotonic() - now)
+                self._house.metrics.probe_seconds.add(self._house.clock.monotonic() - now)
             except Exception as error:  # noqa: BLE001 - whatever it is, the journal does not answer
                 logger.warning("the journal does not answer: %s", error)
                 return PlainTextResponse("not ready", 503, {"Retry-After": "1"})

@@ -341,7 +341,7 @@ class House:
         self._auto_recover = auto_recover
         self._tasks: set[asyncio.Task[object]] = set()
         self._recovering: list[asyncio.Task[object]] = []
-        writing = timed(journal, clock, self.metrics.append_seconds.observe)
+        writing = timed(journal, clock, self.metrics.append_seconds.add)
         self.wings: dict[str, Wing] = {
             name: Wing(
                 name,

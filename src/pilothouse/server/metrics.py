@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus (SV-261).
+"""What a server counts, for Prometheus and, where it is set up, for OpenTelemetry (SV-261).
 
 Names of runs, threads and users never stand in a label, nor does anything that a model or a person said: labels are
 agents, outcomes, models and kinds, of which there are few.
@@ -25,17 +25,25 @@ from ..events import (
 from ..messages import Usage
 from ..records import Record
 from ..runs.controller import RunController
+from .meters import Instrument, look, meter, tell
 from .watching import RunWatcher
 
 if TYPE_CHECKING:
-    from prometheus_client import Histogram
-    from prometheus_client.core import Metric
+    from prometheus_client import Counter, Histogram
+    from prometheus_client.core import Metric as Family
 
 _SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300)
 _APPEND_SECONDS: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)
 _TOKENS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 _TOLD: Final = frozenset({TextTold, ReasoningTold, ArgumentsTold})
-_MODEL: Final = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+_MODEL: Final = ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model")
+NOW: Final = (
+    ("gauge", "pilothouse_runs_live", "Runs that this process drives.", "agent"),
+    ("gauge", "pilothouse_streams_live", "Open streams.", "face"),
+    ("counter", "pilothouse_stream_cuts", "Streams that were cut, by why.", "reason"),
+    ("counter", "pilothouse_start_overs", "Streams told from the start again.", ""),
+)
+"""What is looked up when somebody asks: kind, name, text, label."""
 
 
 class Now:
@@ -44,64 +52,109 @@ class Now:
     def __init__(self, read: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
         self._read = read
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable[Family]:
         """As the library asks its collectors."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        shown = (
-            (GaugeMetricFamily, "pilothouse_runs_live", "Runs that this process drives.", "agent"),
-            (GaugeMetricFamily, "pilothouse_streams_live", "Open streams.", "face"),
-            (CounterMetricFamily, "pilothouse_stream_cuts", "Streams that were cut, by why.", "reason"),
-            (CounterMetricFamily, "pilothouse_start_overs", "Streams told from the start again.", ""),
-        )
+        kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
         found = self._read()
-        for kind, name, text, label in shown:
-            family = kind(name, text, labels=(label,) if label else ())
+        for kind, name, text, label in NOW:
+            family = kinds[kind](name, text, labels=(label,) if label else ())
             for value, count in found[name].items():
                 family.add_metric((value,) if label else (), count)
             yield family
+
+
+class Metric:
+    """One metric, in both worlds. `labels` are named as OpenTelemetry has it; Prometheus takes no dots."""
+
+    def __init__(
+        self, prometheus: Counter | Histogram, told: Instrument | None, labels: tuple[str, ...]
+    ) -> None:
+        self._prometheus = prometheus
+        self._told = told
+        self._labels = labels
+
+    def add(self, value: float, *labels: str) -> None:
+        """Counts, or observes."""
+        child = self._prometheus.labels(*labels) if labels else self._prometheus
+        if (observe := getattr(child, "observe", None)) is not None:
+            observe(value)
+        else:
+            child.inc(value)  # type: ignore[union-attr]
+        if self._told is not None:
+            tell(self._told, value, dict(zip(self._labels, labels, strict=True)))
 
 
 class Metrics:
     """All metrics of one server, in a registry of its own: what else the process counts is not here."""
 
     def __init__(self, clock: Clock, now: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Histogram
+        from prometheus_client import CollectorRegistry
 
-        registry = self._registry = CollectorRegistry()
-
-        def histogram(
-            name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = _SECONDS
-        ) -> Histogram:
-            return Histogram(name, text, labels, registry=registry, buckets=buckets)
-
+        self._registry = CollectorRegistry()
         self.clock = clock
-        registry.register(Now(now))
-        self._ended = Counter(
-            "pilothouse_runs_ended", "Runs that ended, by how.", ("agent", "outcome"), registry=registry
+        self._meter = meter()
+        self._registry.register(Now(now))
+        if self._meter is not None:
+            look(self._meter, NOW, now)
+        self._ended = self._count("pilothouse_runs_ended", "Runs that ended, by how.", ("agent", "outcome"))
+        self._commands = self._count(
+            "pilothouse_commands", "Commands, by kind and answer.", ("kind", "state")
         )
-        self._commands = Counter(
-            "pilothouse_commands", "Commands, by kind and answer.", ("kind", "state"), registry=registry
+        self.stop_seconds = self._measure(
+            "pilothouse_stop_seconds", "From a stop to the end of its run.", unit=""
         )
-        self.stop_seconds = histogram("pilothouse_stop_seconds", "From a stop to the end of its run.")
-        self.append_seconds = histogram(
-            "pilothouse_journal_append_seconds", "Storing facts, until they are durable.", (), _APPEND_SECONDS
+        self.append_seconds = self._measure(
+            "pilothouse_journal_append_seconds",
+            "Storing facts, until they are durable.",
+            buckets=_APPEND_SECONDS,
+            unit="",
         )
-        self.probe_seconds = histogram("pilothouse_journal_probe_seconds", "A look-up in the journal.")
-        self._duration = histogram(
-            "gen_ai_client_operation_duration_seconds", "Requests to models.", (*_MODEL, "error_type")
+        self.probe_seconds = self._measure(
+            "pilothouse_journal_probe_seconds", "A look-up in the journal.", unit=""
         )
-        self._tokens = histogram(
-            "gen_ai_client_token_usage",
+        self._duration = self._measure(
+            "gen_ai.client.operation.duration", "Requests to models.", (*_MODEL, "error.type")
+        )
+        self._tokens = self._measure(
+            "gen_ai.client.token.usage",
             "Tokens of requests to models.",
-            (*_MODEL, "gen_ai_token_type"),
-            _TOKENS,
+            (*_MODEL, "gen_ai.token.type"),
+            buckets=_TOKENS,
+            unit="",
+            measured="{token}",
         )
-        self._first_chunk = histogram(
-            "gen_ai_client_operation_time_to_first_chunk_seconds",
+        self._first_chunk = self._measure(
+            "gen_ai.client.operation.time_to_first_chunk",
             "From a request to a model to its first piece.",
             _MODEL,
         )
+
+    def _count(self, name: str, text: str, labels: tuple[str, ...]) -> Metric:
+        from prometheus_client import Counter
+
+        told = None if self._meter is None else self._meter.create_counter(name, description=text)
+        return Metric(Counter(name, text, labels, registry=self._registry), told, labels)
+
+    def _measure(
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...] = (),
+        *,
+        buckets: tuple[float, ...] = _SECONDS,
+        unit: str = "_seconds",
+        measured: str = "s",
+    ) -> Metric:
+        from prometheus_client import Histogram
+
+        plain = [label.replace(".", "_") for label in labels]
+        made = Histogram(name.replace(".", "_") + unit, text, plain, registry=self._registry, buckets=buckets)
+        told = None
+        if self._meter is not None:
+            told = self._meter.create_histogram(name, unit=measured, description=text)
+        return Metric(made, told, labels)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All of it in a form that the scraper takes, and its media type."""
@@ -113,23 +166,23 @@ class Metrics:
     def commanded(self, command: Command, ack: Ack) -> None:
         """A command was answered."""
         if not ack.duplicate:
-            self._commands.labels(str(command.body.__struct_config__.tag), ack.state).inc()
+            self._commands.add(1, str(command.body.__struct_config__.tag), ack.state)
 
     def ended(self, agent: str, outcome: str) -> None:
         """A run ended."""
-        self._ended.labels(agent, outcome).inc()
+        self._ended.add(1, agent, outcome)
 
     def attempted(self, request: ModelRequested, seconds: float, error: str, usage: Usage | None) -> None:
         """A request to a model ended."""
         model = ("chat", request.provider, request.model)
-        self._duration.labels(*model, error).observe(seconds)
+        self._duration.add(seconds, *model, error)
         for kind, count in (("input", usage.input), ("output", usage.output)) if usage else ():
             if count is not None:
-                self._tokens.labels(*model, kind).observe(count)
+                self._tokens.add(count, *model, kind)
 
     def began(self, request: ModelRequested, seconds: float) -> None:
         """The first piece of a response came."""
-        self._first_chunk.labels("chat", request.provider, request.model).observe(seconds)
+        self._first_chunk.add(seconds, "chat", request.provider, request.model)
 
     async def watch(self, runs: RunController, key: str, agent: str, *, since: int = 0) -> None:
         """Counts what a run did behind fact `since` and does from now on."""

@@ -152,7 +152,7 @@ class ScopedRun:
     async def _stopped(self, began: float) -> None:
         await self.settled(None)
         house = self._scope.house
-        house.metrics.stop_seconds.observe(house.clock.monotonic() - began)
+        house.metrics.stop_seconds.add(house.clock.monotonic() - began)
 
     async def settled(self, seconds: float | None) -> None:
         """Waits until it ended or is lost; no error if it does not in time."""
