@@ -82,7 +82,7 @@ def dispatcher(
         return DBOSDispatcher(dsn, journal, schema=f"{schema}_dbos", limits=DispatchLimits(**limits))
     from pilothouse.dispatch.temporal import TemporalDispatcher
 
-    return TemporalDispatcher(target, limits=DispatchLimits(**limits), lease=LEASE_S)
+    return TemporalDispatcher(target, deployment=schema, limits=DispatchLimits(**limits), lease=LEASE_S)
 
 
 def say(*words: object) -> None:

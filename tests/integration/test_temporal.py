@@ -196,6 +196,21 @@ async def test_a_drive_that_fails_is_tried_again(queue: str, stack: AsyncExitSta
     assert failures == []
 
 
+async def test_deployments_that_share_a_namespace_do_not_share_tickets(
+    queue: str, stack: AsyncExitStack
+) -> None:
+    """The same agent and the same run id, over two journals: each worker drives its own."""
+    works = {name: Work() for name in ("staging", "production")}
+    for name, work in works.items():
+        worker = await stack.enter_async_context(working(queue, work, deployment=name))
+        await worker.enqueue(Ticket(f"r-{queue}", queue, tenant=name))
+    await until(lambda: all(work.taken for work in works.values()))
+    assert [[ticket.tenant for ticket in work.taken] for work in works.values()] == [
+        ["staging"],
+        ["production"],
+    ]
+
+
 # Workers that die
 
 
@@ -369,7 +384,7 @@ async def backlog(queue: str, count: int) -> None:
     client = await Client.connect(shared_temporal())
     asked = DescribeTaskQueueRequest(
         namespace="default",
-        task_queue=TaskQueue(name=queue),
+        task_queue=TaskQueue(name=f"pilothouse:{queue}"),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         report_stats=True,
     )

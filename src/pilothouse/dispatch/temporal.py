@@ -91,6 +91,8 @@ class TemporalDispatcher:
 
     Args:
         target: host and port of the server's front end.
+        deployment: what the ids of its workflows and the names of its task queues begin with. Deployments with journals
+            of their own need a name each, or a namespace: a worker would be given runs that its journal does not hold.
         limits: `worker` counts for each queue of a process; of `rate` Temporal makes an even pace.
         lease: seconds without a heartbeat after which a run is given to another worker: the lease of the runs
             (`RunTiming.lease`), whose third is the pace of heartbeats.
@@ -105,6 +107,7 @@ class TemporalDispatcher:
         target: str = "localhost:7233",
         *,
         namespace: str = "default",
+        deployment: str = "pilothouse",
         limits: DispatchLimits | None = None,
         lease: float = 30.0,
         tls: bool | TLSConfig | None = None,
@@ -114,6 +117,7 @@ class TemporalDispatcher:
             raise ConfigError(f"lease must be a positive number of seconds, got {lease}")
         self._target = target
         self._namespace = namespace
+        self._deployment = deployment
         self._limits = limits or DispatchLimits()
         self._lease = lease
         self._secrets: dict[str, Any] = {"tls": tls, "api_key": api_key}
@@ -142,8 +146,8 @@ class TemporalDispatcher:
                 await client.start_workflow(
                     WORKFLOW,
                     args=[msgspec.to_builtins(ticket), self._lease],
-                    id=f"pilothouse:{ticket.key}",
-                    task_queue=ticket.queue,
+                    id=f"{self._deployment}:{ticket.key}",
+                    task_queue=f"{self._deployment}:{ticket.queue}",
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     priority=_priority_of(ticket),
                 )
@@ -230,7 +234,7 @@ class TemporalDispatcher:
         limits = self._limits
         return Worker(
             client,
-            task_queue=queue,
+            task_queue=f"{self._deployment}:{queue}",
             workflows=[DriveRun],
             activities=[self._drive],
             max_concurrent_activities=limits.worker,
