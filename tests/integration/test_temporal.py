@@ -496,13 +496,16 @@ async def test_an_id_that_the_server_does_not_take_is_said(queue: str, stack: As
 async def test_a_lease_shorter_than_that_of_the_runs_is_said(
     queue: str, stack: AsyncExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once: runs of living workers would be given away."""
-    worker = await stack.enter_async_context(asking(lease=1))
-    for _ in range(2):
-        await worker.heartbeat(Owner("w"), 1000)
+    """Once: whoever asked wants a sign of life sooner than the worker gives one."""
+    web = await stack.enter_async_context(asking(lease=20))
+    work = Work(held=True)
+    worker = await stack.enter_async_context(working(queue, work, lease=20))
+    await web.enqueue(Ticket(f"r-{queue}", queue))
+    await until(lambda: work.taken)
+    await worker.heartbeat(Owner("w"), 20_000)
     assert caplog.text == ""
     for _ in range(2):
-        await worker.heartbeat(Owner("w"), 1500)
+        await worker.heartbeat(Owner("w"), 30_000)
     assert caplog.text.count("may be given away") == 1
 
 

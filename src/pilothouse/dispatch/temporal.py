@@ -271,15 +271,17 @@ class TemporalDispatcher:
 
     async def heartbeat(self, owner: Owner, ttl_ms: int) -> None:
         """This process lives and its loop turns: said to the server for each run in hand."""
-        if ttl_ms > 1000 * self._lease and not self._warned:
-            self._warned = True
-            logger.warning(
-                "runs have a lease of %g s and the dispatcher one of %g s: runs of living workers may be given away",
-                ttl_ms / 1000,
-                self._lease,
-            )
         for context in self._in_hand.values():
             context.run(activity.heartbeat)
+            patience = context.run(activity.info).heartbeat_timeout or timedelta()
+            if ttl_ms > 1000 * patience.total_seconds() and not self._warned:
+                self._warned = True
+                logger.warning(
+                    "runs have a lease of %g s here and %g s where they are asked for: runs of living workers may be given"
+                    " away; give every process the same `lease`",
+                    ttl_ms / 1000,
+                    patience.total_seconds(),
+                )
 
     async def drain(self) -> None:
         """Takes no more tickets; those in hand go on, with their heartbeats, until their drives return."""
