@@ -54,14 +54,16 @@ async def _serve(
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
+    journal = journal_at(db)
+    dispatcher = None if dispatch is None else dispatcher_of(dispatch, db, journal)
     # The agent first: if it cannot be loaded, no journal is left behind.
-    async with Agents(target, model, say) as definition, journal_at(db) as journal:
+    async with Agents(target, model, say) as definition, journal:
         await journal.open()
         app = Server(
             {"default": definition},
             journal=journal,
             auto_recover=recover,  # type: ignore[arg-type]
-            dispatcher=None if dispatch is None else dispatcher_of(dispatch, db, journal),
+            dispatcher=dispatcher,
         )
 
         def ready(url: str) -> None:

@@ -59,7 +59,9 @@ async def _work(
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    async with Agents(target, model, say) as definition, journal_at(db) as journal:
+    journal = journal_at(db)
+    dispatcher = dispatcher_of(dispatch, db, journal, worker=concurrency, rate=rate, lease=lease)
+    async with Agents(target, model, say) as definition, journal:
         await journal.open()
         app = Server(
             {"default": definition},
@@ -67,7 +69,7 @@ async def _work(
             faces=(),
             openapi=False,
             timing=RunTiming(lease=lease, park_after=PARK_S),
-            dispatcher=dispatcher_of(dispatch, db, journal, worker=concurrency, rate=rate, lease=lease),
+            dispatcher=dispatcher,
             work=WorkOptions(config_change=config_change, per_principal=per_principal),
         )
 
