@@ -120,6 +120,30 @@ async def test_a_newer_schema_is_left_as_it_was(
     assert await other.fetchval(f"SELECT version FROM {schema}.pilothouse_journal") == 9
 
 
+async def test_an_older_schema_is_migrated_with_all_that_is_in_it(
+    journal: PostgresJournal, other: asyncpg.Connection, schema: str
+) -> None:
+    """JR-17, JR-24: version 1, as it was before runs moved between processes; several processes open it at once."""
+    run = SampleRun()
+    await run.store(journal)
+    await other.execute(
+        f"ALTER TABLE {schema}.commands DROP COLUMN answer; DROP INDEX {schema}.runs_unfinished;"
+        f" DROP TABLE {schema}.told, {schema}.follows; UPDATE {schema}.pilothouse_journal SET version = 1"
+    )
+    opened = [PostgresJournal(shared_dsn(), schema=schema) for _ in range(4)]
+    try:
+        await asyncio.gather(*[each.open() for each in opened])
+        assert await other.fetchval(f"SELECT version FROM {schema}.pilothouse_journal") == 2
+        assert [record.seq for record in await all_records(opened[0], run.run_id)] == [1]
+        await run.append(opened[1], run.notes(1))
+        assert opened[2].relay is not None
+        assert await opened[2].relay.post(run.run_id, "c1", b"one") is None
+        assert len((await opened[3].relay.inbox([run.run_id]))[0]) == 1
+    finally:
+        for each in opened:
+            await each.aclose()
+
+
 async def test_a_schema_without_rights_is_told_clearly(other: asyncpg.Connection, schema: str) -> None:
     await other.execute(f"CREATE ROLE {schema}_guest LOGIN")
     journal = PostgresJournal(shared_dsn().replace("//pilot@", f"//{schema}_guest@"), schema=schema)
