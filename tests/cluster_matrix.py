@@ -18,9 +18,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from cluster_process import LEASE_S
-from clusterkit import Deployment, Seen, Worker, spec
+from clusterkit import Deployment, Seen, Worker, patiently, spec
 from pilothouse.clock import SystemClock
 from pilothouse.events import Completed
 from pilothouse.runs.controller import RunController
@@ -69,19 +70,25 @@ async def matrix(
 
     async def begin() -> None:
         for number, name in enumerate(names):
-            said = "slow" if rng.random() < 0.3 else "go"
-            await nodes[number % 2].start(spec(name, said), until="accepted")
+            said = "slow" if rng.random() < 0.5 else "go"
+            node, asked = nodes[number % 2], spec(name, said)
+            await patiently(partial(node.start, asked, until="accepted"))
             followers.extend(Seen(node, name) for node in nodes)
 
     starting = asyncio.ensure_future(begin())
     ends = [asyncio.ensure_future(_end(nodes[0], name, starting)) for name in names]
     all_over = asyncio.gather(starting, *ends)
+    coming: set[asyncio.Task[object]] = set()
     while not all_over.done():
         await SystemClock().sleep(rng.uniform(*pause))
-        if not all_over.done():
-            trouble = rng.choice(troubles)
-            report.troubles[trouble] += 1
-            await _make(place, trouble, rng)
+        trouble = rng.choice(troubles)
+        if all_over.done() or (trouble is not Trouble.DATABASE and len(place.workers) < 2):
+            continue  # somebody has to be left
+        report.troubles[trouble] += 1
+        if trouble is not Trouble.DATABASE:
+            coming.add(asyncio.create_task(place.work()))
+        await _make(place, trouble, rng)
+    await asyncio.gather(*coming)
     await all_over
     for name, end in zip(names, ends, strict=True):
         await _judge(place, nodes[1], name, end.result(), report)
@@ -97,20 +104,21 @@ async def matrix(
 
 
 async def _end(node: RunController, name: str, starting: asyncio.Future[None]) -> object:
-    while not await node.has_run(name):
+    while not await patiently(partial(node.has_run, name)):
         await asyncio.wait((starting,), timeout=0.05)
-    return (await node.wait_for_terminal(name, timeout=600, through_unknown=True)).outcome
+    waiting = partial(node.wait_for_terminal, name, timeout=600, through_unknown=True)
+    return (await patiently(waiting)).outcome
 
 
 async def _make(place: Deployment, trouble: Trouble, rng: random.Random) -> None:
-    """One trouble; another worker comes for each that goes."""
+    """One trouble."""
     if trouble is Trouble.DATABASE:
         await asyncio.to_thread(place.server.stop, hard=True)
+        await SystemClock().sleep(rng.uniform(0.0, 2 * LEASE_S))  # now and then longer than a lease
         await asyncio.to_thread(place.server.start)
         return
     victim: Worker = place.workers.pop(rng.randrange(len(place.workers)))
     try:
-        await place.work()
         if trouble is Trouble.STOP:
             victim.send(signal.SIGTERM)
             await victim.gone()

@@ -9,15 +9,17 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import asyncpg
 
 import cluster_process
 from pilothouse.clock import SystemClock
 from pilothouse.cluster import Dispatcher
+from pilothouse.errors import JournalError
 from pilothouse.events import Delta, TextTold
 from pilothouse.journal import PostgresJournal
 from pilothouse.messages import Message, Text
@@ -25,6 +27,8 @@ from pilothouse.records import Record, RunSpec
 from pilothouse.runs.controller import RunController
 from postgres_server import PostgresServer, shared_server
 from temporal_server import shared_temporal
+
+T = TypeVar("T")
 
 ENGINES = ("single", "dbos", "temporal")
 WORKER = Path(cluster_process.__file__)
@@ -38,10 +42,9 @@ class Worker:
             [sys.executable, str(WORKER), *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    async def up(self) -> Self:
-        """Waits until it works."""
-        assert await self.line() == ["up"]
-        return self
+    async def up(self) -> bool:
+        """Waits until it works; False if it ended, because it came while the database was away."""
+        return await self.line() == ["up"]
 
     async def line(self) -> list[Any]:
         """What it says next; nothing at its end."""
@@ -81,7 +84,8 @@ class Deployment:
         self.dsn = self.server.dsn
         self.schema = f"c{uuid.uuid4().hex[:12]}"
         self.target = shared_temporal() if engine == "temporal" else ""
-        self.workers: list[Worker] = []
+        self.workers: list[Worker] = []  # those that work
+        self._all: list[Worker] = []
         self._one: RunController | None = None
         self._stack = AsyncExitStack()
 
@@ -92,7 +96,7 @@ class Deployment:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for worker in self.workers:
+        for worker in self._all:
             worker.end()
         await self._stack.aclose()
 
@@ -100,11 +104,16 @@ class Deployment:
         """Starts workers; none where the one process is all there is."""
         if self.engine == "single":
             return []
-        made = [Worker(self.engine, self.dsn, self.schema, self.target) for _ in range(count)]
-        self.workers += made
-        for worker in made:
-            await worker.up()
-        return made
+        return await asyncio.gather(*[self._worker() for _ in range(count)])
+
+    async def _worker(self) -> Worker:
+        """One that works, begun again as a service manager does where it ended at once."""
+        while True:
+            worker = Worker(self.engine, self.dsn, self.schema, self.target)
+            self._all.append(worker)
+            if await worker.up():
+                self.workers.append(worker)
+                return worker
 
     async def web(self) -> RunController:
         """A node that accepts, follows and commands; the single process is all of its nodes."""
@@ -150,7 +159,11 @@ class Seen:
         self.task = asyncio.ensure_future(self._follow(runs, run_id))
 
     async def _follow(self, runs: RunController, run_id: str) -> None:
-        async with runs.stream(run_id, through_unknown=True) as items:
+        await patiently(lambda: self._on(runs, run_id))
+
+    async def _on(self, runs: RunController, run_id: str) -> None:
+        """From where it is; a client that was told that the journal is away comes back with its cursor."""
+        async with runs.stream(run_id, self.facts[-1] if self.facts else 0, through_unknown=True) as items:
             async for item in items:
                 self.items.append(item)
                 if isinstance(item, Delta):
@@ -169,6 +182,17 @@ class Seen:
             if isinstance(body, TextTold) and body.message_id == message_id and body.offset <= len(text):
                 text += body.text[len(text) - body.offset :]
         return text
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks again while the journal is away, as a client does."""
+    while True:
+        try:
+            return await ask()
+        except JournalError as error:
+            if not error.retryable:
+                raise
+            await SystemClock().sleep(0.1)
 
 
 async def until(condition: Any, seconds: float = 60.0) -> None:

@@ -10,12 +10,13 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from cluster_matrix import Trouble, matrix
 from cluster_process import LEASE_S, WORDS
-from clusterkit import ENGINES, Deployment, Seen, spec, until
+from clusterkit import ENGINES, Deployment, Seen, patiently, spec, until
 from pilothouse.commands import Allow, Answer, Cancel, Command, Steer
 from pilothouse.events import Cancelled, Completed, ContinuityRestored
 from pilothouse.messages import Message, Text
@@ -227,7 +228,8 @@ async def test_runs_outlive_a_restart_of_the_database(place: Deployment) -> None
             await asyncio.to_thread(server.stop, hard=True)
             await asyncio.to_thread(server.start)
             for number in range(6):
-                result = await web.wait_for_terminal(f"r{number}", timeout=120, through_unknown=True)
+                waiting = partial(web.wait_for_terminal, f"r{number}", timeout=120, through_unknown=True)
+                result = await patiently(waiting)
                 assert result.outcome == Completed()
             assert all(count == 1 for count in (await own.effects()).values())
             assert (await web.journal.verify()).problems == ()

@@ -53,14 +53,19 @@ class Cluster:
         return await self._stack.enter_async_context(runs)
 
     async def worker(
-        self, *script, accept: Accept | None = None, timing: RunTiming = TIMING, config_digest: str = ""
+        self,
+        *script,
+        accept: Accept | None = None,
+        timing: RunTiming = TIMING,
+        config_digest: str = "",
+        principal: int | None = None,
     ) -> RunController:
         dispatcher = self.board.dispatcher()
         runtime = ScriptedRuntime(*script)
         runtime.config_digest = config_digest
         runs = RunController(runtime, journal=self.journal, dispatcher=dispatcher, timing=timing)
         await self._stack.enter_async_context(runs)
-        runs.work(accept=accept)
+        runs.work(accept=accept, principal=principal)
         await dispatcher.start()
         runs.engine = dispatcher
         return runs
@@ -238,6 +243,21 @@ async def test_a_run_that_nobody_was_asked_to_drive_is_found(cluster: Cluster) -
     cluster.board.away = False
     await cluster.worker(TurnStarted(1), *END)
     assert (await run.wait(timeout=20)).outcome == Completed()
+
+
+async def test_a_principal_that_has_its_share_waits_without_a_place(cluster: Cluster) -> None:
+    """Shares are counted over all workers; the runs of others go on, and a command for a run is never kept waiting."""
+    web = await cluster.web()
+    await cluster.worker(TurnStarted(1), UntilStopped(), Leave(), principal=1)
+    await web.start(spec("a1", "t1", tenant="ada"))
+    second = await web.start(spec("a2", "t2", tenant="ada"), until="accepted")
+    await web.start(spec("b1", "t3", tenant="bob"))
+    await until(lambda: cluster.board.outcomes.get("a2:1") == "deferred")
+    assert (await web.inspect("a2")).ownership == "queued"
+    assert (await web.cancel("a2", "not needed")).state == "applied"
+    assert (await second.wait(timeout=20)).outcome == Cancelled("not needed")
+    for run_id in ("a1", "b1"):
+        await web.cancel(run_id, "enough")
 
 
 async def test_a_poison_run_is_left_to_a_person(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
 from ..core.run import HOST, TAKEOVERS_TRIED, Phase, RunState, Terms, fold
 from ..core.view import view
-from ..errors import DispatchUnavailable, InvalidSpec, NotControllable, RunNotFound, UsageError
+from ..errors import DispatchUnavailable, InvalidSpec, JournalError, NotControllable, RunNotFound, UsageError
 from ..events import VOCABULARY, StopRequested
 from ..journal.liveness import this_process
 from ..records import (
@@ -399,4 +399,7 @@ class Fleet:
         if any(not live.over for live in self.live.values()):
             self._keep_leases()
             ttl_ms = int(self.timing.lease * 1000)
-            await self.journal.renew(self.owner, ttl_ms=ttl_ms, now_ms=self.clock.time_ms())
+            try:
+                await self.journal.renew(self.owner, ttl_ms=ttl_ms, now_ms=self.clock.time_ms())
+            except JournalError as error:  # tried again before the lease is over
+                logger.warning("the leases were not prolonged: %s", error)
