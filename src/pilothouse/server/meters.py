@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter as Counted
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakMethod
 
 from .._version import __version__
@@ -41,28 +42,33 @@ def tell(instrument: Instrument, value: float, attributes: Mapping[str, str]) ->
         logger.exception("a figure could not be told")
 
 
-def look(
-    meter: Meter,
-    shown: Sequence[tuple[str, str, str, str]],
-    read: Callable[[], Mapping[str, Mapping[str, float]]],
-) -> None:
+Read: TypeAlias = Callable[[], Mapping[str, Mapping[str, float]]]
+
+_LOOKED_UP: Final[list[WeakMethod[Read]]] = []
+"""One for each server: a process has each instrument once, and it tells the sum of them."""
+
+
+def look(meter: Meter, shown: Sequence[tuple[str, str, str, str]], read: Read) -> None:
     """Figures that are looked up when somebody asks for them. `read` is a method, of whose object this keeps nothing."""
-    from opentelemetry.metrics import Observation
-
-    reading = WeakMethod(read)  # the meter outlives a server
-
-    def looking(name: str, label: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observed(_options: CallbackOptions) -> Iterable[Observation]:
-            if (now := reading()) is None:
-                return
-            for value, count in now()[name].items():
-                yield Observation(count, {label: value} if label else {})
-
-        return observed
-
+    _LOOKED_UP[:] = [known for known in _LOOKED_UP if known() is not None]
+    _LOOKED_UP.append(WeakMethod(read))
     for kind, name, text, label in shown:
         make = meter.create_observable_gauge if kind == "gauge" else meter.create_observable_counter
-        make(name, callbacks=[looking(name, label)], description=text)
+        make(name, callbacks=[_looking(name, label)], description=text)
+
+
+def _looking(name: str, label: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    from opentelemetry.metrics import Observation
+
+    def observed(_options: CallbackOptions) -> Iterable[Observation]:
+        sums: Counted[str] = Counted()
+        for known in _LOOKED_UP:
+            if (read := known()) is not None:
+                for value, count in read()[name].items():
+                    sums[value] += count  # type: ignore[assignment]
+        return [Observation(count, {label: value} if label else {}) for value, count in sums.items()]
+
+    return observed
 
 
 __all__ = ["Instrument", "look", "meter", "tell"]
