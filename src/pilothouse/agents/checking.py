@@ -35,7 +35,7 @@ class Checking(Stopping):
         late: Later[None] = Later(asyncio.get_running_loop())
         with self._batch():
             self._checking = True
-        self._spawn(self._check(error, late), "check")
+        self._spawn(self._check(error, late), "check").add_done_callback(lambda _: late.settle(None))
         return late
 
     async def _check(self, error: AgentError, late: Later[None]) -> None:

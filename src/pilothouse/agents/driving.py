@@ -47,6 +47,7 @@ class Driving(Answering):
         """Admits an action: everything that a reader sees of it happens here, before anything is sent (AG-184)."""
         loop = asyncio.get_running_loop()
         attempt = Attempt(run_id, Operation(loop, run_id), self._generation(run_id), message_id)
+        attempt.begun = attempt.handed = False
         waits = policy == "queue"
         with self._batch():
             if not waits:
@@ -69,9 +70,14 @@ class Driving(Answering):
 
     async def _drive(self, attempt: Attempt, send: Send, *, anew: bool, waits: bool) -> None:
         run_id = attempt.run_id
+        attempt.begun = True
         committed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.client_tools.asked and not anew:
             await self._went_on()
+        if attempt.stopped:
+            self._take_back(attempt, None)
+            return
+        attempt.handed = True
         self._commits[run_id] = committed
         sending: asyncio.Future[Reply] = asyncio.ensure_future(send(run_id))
         try:
@@ -96,6 +102,7 @@ class Driving(Answering):
             self._queued.pop(attempt, None)
             sending.add_done_callback(_seen)
         self._patch = EMPTY  # a fact of the run from here on
+        self._stop_if_withdrawn(attempt)
         if waits:
             with self._batch():
                 self._display.release(attempt.message_id)
@@ -103,12 +110,18 @@ class Driving(Answering):
                     self._admit(attempt)
         await self._follow_run(run_id, attempt, anew=anew)
 
+    def _stop_if_withdrawn(self, attempt: Attempt) -> None:
+        """It was taken back when its turn had just come."""
+        reply = self._controller.reply
+        if attempt.stopped and reply is not None and reply.id == attempt.run_id:
+            self._controller.abort()
+
     def _again_or_anew(self) -> None:
         """Shows what the thread holds: a run that was left for the refused one lives on."""
         reply = self._controller.reply
         if reply is not None and reply.committed and not reply.ended:
             self._join(reply.id)
-        elif self._attempt is None:
+        else:
             if self._follow is not None and self._follow.over.is_set():
                 self._follow = None
             self._spawn(self._load(), "reload")
@@ -125,7 +138,7 @@ class Driving(Answering):
                 self._attempt = None
                 self.status.set("idle")
                 self.is_loading.set(False)
-        if not self._closed:
+        if not self._closed and self._attempt is None:
             self._again_or_anew()
         if error is None:
             self._settle(attempt, "aborted")

@@ -43,6 +43,7 @@ class Followed:
     Attributes:
         attempt: whose outcome it decides now; None while it waits for answers, and after a stop.
         over: nothing more of it will be told.
+        left: another run has taken its place: what becomes of it is not shown.
     """
 
     def __init__(self, run_id: str, telling: Telling) -> None:
@@ -52,6 +53,7 @@ class Followed:
         self.over = asyncio.Event()
         self.steers: dict[str, tuple[Attempt, tuple[InputPart, ...]]] = {}  # command id -> who waits for it
         self.stopped = False
+        self.left = False
 
 
 class Following(Surface, ABC):
@@ -71,6 +73,7 @@ class Following(Surface, ABC):
         self._grace = stop_grace
         self._follow: Followed | None = None
         self._queued: dict[Attempt, asyncio.Task[Any]] = {}
+        self._left: set[Attempt] = set()  # that gave way to others and have not come to their end
         self._commits: dict[str, asyncio.Future[None]] = {}
         self._captured = False
         self._stale = False  # a stopped run may have recorded more than is shown
@@ -153,12 +156,16 @@ class Following(Surface, ABC):
         follow, before = self._follow, self._attempt
         if follow is not None:
             follow.telling.current = False
+            follow.left = True
         if before is not None:
             before.live = False
             self._display.end("interrupted", "superseded")
             self._attempt = None
             if follow is not None:
                 follow.stopped = True
+            if before.task is not None and not before.task.done():
+                self._left.add(before)
+                before.task.add_done_callback(lambda _: self._left.discard(before))
             self._settle(before, "interrupted")
         if policy == "supersede":
             self._void_book()
@@ -182,7 +189,7 @@ class Following(Surface, ABC):
         if attempt.live or self._attempt is None:
             self._follow = follow
         try:
-            if anew or self._stale:
+            if attempt.live and (anew or self._stale):
                 self._stale = False
                 await self._rebuild(run_id, attempt)
             async with runs.stream(run_id, recent=True) as items:
@@ -236,7 +243,7 @@ class Following(Surface, ABC):
         fact = item.fact if isinstance(item, Record) else None
         if isinstance(fact, InputReturned):
             self._returned(follow, fact)
-        if follow is not self._follow or follow.stopped:
+        if follow is not self._follow or follow.stopped or follow.left:
             return
         book = self._book
         if isinstance(fact, RequestResolved) and book.phase == "resuming":

@@ -150,7 +150,7 @@ class LocalAgent(Checking):
             and not self.in_flight
         ):
             self._switch()
-        elif controller.reply is None and not self.in_flight and self._replaced():
+        elif controller.reply is None and not self._working and self._replaced():
             self._show_conversation()
         reply = controller.reply
         if reply is None or not reply.committed:
@@ -160,6 +160,11 @@ class LocalAgent(Checking):
                 waiting.set_result(None)
         elif (self._follow is None or self._follow.run_id != reply.id) and self._loop is not None:
             self._join(reply.id)
+
+    @property
+    def _working(self) -> bool:
+        """Whether something of this agent is on its way, be it that its turn has not come or was not noticed yet."""
+        return self.in_flight or bool(self._queued) or bool(self._commits)
 
     def _replaced(self) -> bool:
         """Whether the controller shows messages that no run of this thread told."""
@@ -232,7 +237,7 @@ class LocalAgent(Checking):
         """Looks for runs that others start on the thread (AG-44)."""
         while True:
             await self._clock.sleep(self._watch_interval)
-            if self._attempt is not None or self._queued or self._commits:
+            if self._working:
                 continue
             try:
                 head = await self._controller.runs.thread_head(self.thread_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ..errors import (
@@ -40,13 +40,22 @@ class Stopping(Steering):
                 self._withdraw(waiting)
 
     def _withdraw(self, waiting: Attempt) -> None:
-        waiting.live = False
-        for reply in self._controller.queued:
-            if reply.id == waiting.run_id:
-                reply.abort()
-        if (task := self._queued.get(waiting)) is not None and waiting.run_id not in self._commits:
+        """Takes a queued submission back, or stops it if its turn has just come."""
+        task = self._queued.get(waiting)
+        waiting.live, waiting.stopped = False, True
+        for queued in self._controller.queued:
+            if queued.id == waiting.run_id:
+                queued.abort()
+        current = self._controller.reply
+        if task is None:
+            return
+        if not waiting.handed:
             task.cancel()
             self._take_back(waiting, None)
+            return
+        task.add_done_callback(lambda _: self._settle(waiting, "aborted"))
+        if current is not None and current.id == waiting.run_id:
+            self._controller.abort()
 
     def _stop(self, grace: float | None, *, queued: bool = True) -> Later[StopResult]:
         attempt, follow = self._attempt, self._follow
@@ -54,7 +63,7 @@ class Stopping(Steering):
         if queued:
             for waiting in list(self._queued):
                 self._withdraw(waiting)
-        if attempt is None and not waits:
+        if attempt is None and not waits and not self._left:
             return self._later("nothing")
         if (
             attempt is not None
@@ -84,8 +93,14 @@ class Stopping(Steering):
         self._captured = True
         late: Later[StopResult] = Later(asyncio.get_running_loop())
         run_id = attempt.run_id if attempt is not None else (follow.run_id if follow is not None else "")
-        asked = self._order_stop(run_id, attempt)
-        self._spawn(self._stopped(run_id, attempt, follow, asked, grace, late), "stop")
+        left = list(self._left)  # whose place nothing takes now
+        asked = [self._order_stop(run_id, attempt)] if run_id else []
+        asked += [self._order_stop(other.run_id, other) for other in left]
+        tasks = {other.task for other in (attempt, *left) if other is not None and other.task is not None}
+        orders = [order for order in asked if order is not None]
+        proof = self._proof(follow, orders, tasks)
+        task = self._spawn(self._stopped(run_id, attempt, proof, grace, late), "stop")
+        task.add_done_callback(lambda _: self._given_up(attempt, late))
         return late
 
     def _decided(self, attempt: Attempt) -> bool:
@@ -93,58 +108,70 @@ class Stopping(Steering):
         last = self._controller.last_reply
         return last is not None and last.id == attempt.run_id and last.outcome is not None
 
-    def _order_stop(self, run_id: str, attempt: Attempt | None) -> Awaitable[Any] | None:
-        """Tells whatever runs to stop, before this returns where it is here."""
+    def _order_stop(self, run_id: str, attempt: Attempt | None) -> str | None:
+        """Tells whatever runs to stop, before this returns where it is here; else the run that is still to be told."""
         controller = self._controller
+        if attempt is not None:
+            attempt.stopped = True
         reply = controller.reply
         if reply is not None and reply.id == run_id:
             controller.abort()
             return None
-        if attempt is not None and attempt.run_id not in self._commits and attempt.task is not None:
-            task, follow = attempt.task, self._follow
-            if follow is None or follow.run_id != run_id:  # the task never ran: nothing was registered
-                task.cancel()
-                self._take_back(attempt, None)
-                return None
+        if attempt is not None and not attempt.begun and attempt.task is not None:  # nothing was registered
+            attempt.task.cancel()
+            self._take_back(attempt, None)
+            return None
+        if attempt is not None and not attempt.handed:
+            return None  # it is taken back instead
         if controller.runs.cancel_nowait(run_id, "stopped"):
             return None
-        return controller.runs.cancel(run_id, "stopped")
+        return run_id
 
     async def _stopped(
         self,
         run_id: str,
         attempt: Attempt | None,
-        follow: Followed | None,
-        asked: Awaitable[Any] | None,
+        proof: Callable[[], Coroutine[Any, Any, None]],
         grace: float | None,
         late: Later[StopResult],
     ) -> None:
         """Waits for the proof, bounded (AG-91)."""
         result: StopResult = "stopped"
         limit = asyncio.ensure_future(self._clock.sleep(self._grace if grace is None else grace))
-        proof = asyncio.ensure_future(self._proof(run_id, attempt, follow, asked))
+        proving = asyncio.ensure_future(proof())
         try:
-            await asyncio.wait({limit, proof}, return_when=asyncio.FIRST_COMPLETED)
-            if not proof.done() or isinstance(proof.exception(), OwnedElsewhere):
+            await asyncio.wait({limit, proving}, return_when=asyncio.FIRST_COMPLETED)
+            if not proving.done() or isinstance(proving.exception(), OwnedElsewhere):
                 result = "unconfirmed"
-            elif proof.exception() is not None:
-                logger.warning("the stop of run %s is not confirmed: %s", run_id, proof.exception())
+            elif proving.exception() is not None:
+                logger.warning("the stop of run %s is not confirmed: %s", run_id, proving.exception())
                 result = "unconfirmed"
         finally:
             limit.cancel()
-            proof.cancel()
+            proving.cancel()
             with self._batch():
                 self.stopping.set(False)
             if attempt is not None:
                 self._settle(attempt, "aborted")
             late.settle(result)
 
-    async def _proof(
-        self, run_id: str, attempt: Attempt | None, follow: Followed | None, asked: Awaitable[Any] | None
-    ) -> None:
-        if asked is not None:
-            await asked
-        if follow is not None:
-            await follow.over.wait()
-        elif attempt is not None and attempt.task is not None:
-            await asyncio.wait({attempt.task})
+    def _given_up(self, attempt: Attempt | None, late: Later[StopResult]) -> None:
+        """The agent was closed meanwhile: nobody is left waiting."""
+        if attempt is not None:
+            self._settle(attempt, "aborted")
+        late.settle("unconfirmed")
+
+    def _proof(
+        self, follow: Followed | None, orders: Sequence[str], tasks: set[asyncio.Task[Any]]
+    ) -> Callable[[], Coroutine[Any, Any, None]]:
+        """Waits until what was ordered to stop has come to its end."""
+
+        async def proof() -> None:
+            for run_id in orders:
+                await self._controller.runs.cancel(run_id, "stopped")
+            if follow is not None:
+                await follow.over.wait()
+            elif tasks:
+                await asyncio.wait(tasks)
+
+        return proof

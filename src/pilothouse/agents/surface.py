@@ -46,6 +46,9 @@ class Attempt:
         message_id: of the message of the user that was shown for it; empty where it added none.
         live: it is the current one, nobody stopped it.
         task: what drives it.
+        stopped: a stop was ordered: nothing of it may begin any more.
+        begun: the task has run.
+        handed: it was given to whoever runs it; before that nothing of it is anywhere but here.
     """
 
     def __init__(self, run_id: str, op: Operation, generation: str, message_id: str = "") -> None:
@@ -54,6 +57,8 @@ class Attempt:
         self.generation = generation
         self.message_id = message_id
         self.live = True
+        self.stopped = False
+        self.begun = self.handed = True
         self.task: asyncio.Task[Any] | None = None
         self.caught_up = asyncio.Event()  # what was known of its run when it was joined is shown
         self.leave: Callable[[], None] | None = None  # takes back the callback of the caller's cancel token

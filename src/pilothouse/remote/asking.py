@@ -42,7 +42,8 @@ class Asking(Stopping):
         run_id = decision.run_id if decision is not None else (error.run_id if error is not None else None)
         with self._batch():
             self._checking = True
-        self._spawn(self._check(run_id or "", error, late), "check")
+        task = self._spawn(self._check(run_id or "", error, late), "check")
+        task.add_done_callback(lambda _: late.settle(None))
         return late
 
     def _check_once(self, attempt: Sending) -> None:

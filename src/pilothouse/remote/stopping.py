@@ -55,8 +55,15 @@ class Stopping(Answering):
         with self._batch():
             self.stopping.set(True)
         limit = self._settings.stop_grace if grace is None else grace
-        self._awaited(self._spawn(self._stopped(attempt, limit, late), "stop"))
+        task = self._spawn(self._stopped(attempt, limit, late), "stop")
+        task.add_done_callback(lambda _: self._given_up(attempt, late))
+        self._awaited(task)
         return late
+
+    def _given_up(self, attempt: Attempt, late: Later[StopResult]) -> None:
+        """The agent was closed meanwhile: nobody is left waiting."""
+        self._settle(attempt, "aborted")
+        late.settle("unconfirmed")
 
     def _awaited(self, stop: asyncio.Task[None]) -> None:
         """The next request waits for this stop: only our server says when it is over."""
