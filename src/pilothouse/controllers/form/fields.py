@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 
 from ...errors import ConfigError
 from ...messages import JSON
-from .options import Option, OptionSearch
+from ..texts import one_line
+from .options import Option, OptionSearch, as_options
 
 MISSING: Final = object()
 """No value at a path."""
@@ -78,10 +79,10 @@ class Field:
         if callable(options):
             words.append("choose from `options`")
         elif options is not None:
-            shown = [one.label if isinstance(one, Option) else str(one) for one in options]
+            shown = [one.label for one in as_options(options)]
             words.append("one of " + " | ".join(shown) if len(shown) <= 50 else "choose from `options`")
         text = self.policy.description or self.info.description or ""
-        return f"- {self.path} ({', '.join(words)})" + (f": {_line(text)}" if text else "")
+        return f"- {self.path} ({', '.join(words)})" + (f": {one_line(text)}" if text else "")
 
 
 class Shape:
@@ -215,10 +216,6 @@ def _rule(rule: Any) -> str:
         if (value := getattr(rule, name, None)) is not None:
             return f"{words} {value}"
     return ""
-
-
-def _line(text: str) -> str:
-    return " ".join("".join(mark if mark.isprintable() else " " for mark in text).split())
 
 
 # Values at paths of nested objects

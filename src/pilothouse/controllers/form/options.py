@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 from ...errors import ToolError
 from ...messages import JSON
+from ..texts import one_line
 
 logger: Final = logging.getLogger("pilothouse.form")
 
@@ -33,7 +34,7 @@ OptionSearch: TypeAlias = Callable[[str, int], Sequence[Option] | Awaitable[Sequ
 def as_options(given: Sequence[Option | JSON]) -> list[Option]:
     """Plain values become options that are called like them; labels are of one line."""
     return [
-        Option(one.value, _line(one.label)) if isinstance(one, Option) else Option(one, _line(str(one)))
+        Option(one.value, _label(one.label)) if isinstance(one, Option) else Option(one, _label(str(one)))
         for one in given
     ]
 
@@ -85,5 +86,5 @@ def _same(one: JSON, other: JSON) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())[:LABEL]
+def _label(text: str) -> str:
+    return one_line(text)[:LABEL]

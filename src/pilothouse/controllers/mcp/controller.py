@@ -19,6 +19,7 @@ from ...loop.ready_tools import schema_tool
 from ...loop.tools import EFFECTS, Tool, ToolLike
 from ...messages import JSON, ToolSpec
 from ..errors import MCPUnavailable, MissingExtra
+from ..texts import lines
 from .link import Link, Lost, Reconnect, Status
 from .offers import MCPToolInfo, Pins, ToolsChanged, compared, offers
 from .results import error_of, result_of
@@ -245,7 +246,7 @@ class MCPController(StagedController[Pins]):
                 f"it has {len(found)} tools, {self._max_tools} are allowed: name those you need in include",
             )
         self._next = found
-        self._server_text = (text or "")[:SERVER_TEXT]
+        self._server_text = lines(text or "")[:SERVER_TEXT]
 
     def _take_over(self) -> None:
         found, self._next = self._next, None

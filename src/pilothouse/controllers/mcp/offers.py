@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from ...core.canonical import digest_of
 from ...events import Effect
 from ...messages import JSON
+from ..texts import lines
 
 if TYPE_CHECKING:
     from mcp.types import Tool as ServerTool
@@ -101,7 +102,7 @@ def offers(
         if why := _unfit(tool.input_schema):
             logger.warning("mcp %s: tool %s is left out: %s", namespace, tool.name, why)
             continue
-        description = _plain(tool.description or "")[:DESCRIPTION]
+        description = lines(tool.description or "")[:DESCRIPTION]
         model_name = _model_name(namespace, tool.name, taken)
         taken.add(model_name)
         hints = tool.annotations
@@ -157,10 +158,6 @@ def _unfit(schema: Any) -> str:
             stack += [(child, depth + 1) for child in item]
     size = len(json.dumps(schema, default=str).encode())
     return f"its schema has {size} bytes" if size > SCHEMA else ""
-
-
-def _plain(text: str) -> str:
-    return "".join(mark if mark.isprintable() or mark in "\n\t" else " " for mark in text)
 
 
 def compared(old: Mapping[str, str], new: Mapping[str, str]) -> ToolsChanged | None:

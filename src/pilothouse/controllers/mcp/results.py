@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...errors import ToolError
 from ...loop.answers import ToolResult
 from ...messages import File, Image, Part, Text
+from ..texts import lines, one_line
 
 if TYPE_CHECKING:
     from mcp import MCPError
@@ -31,22 +32,22 @@ def result_of(found: CallToolResult) -> ToolResult:
 
 def error_of(error: MCPError) -> ToolError:
     """An error of the protocol, as the model may read it."""
-    return ToolError(
-        f"The server refused the call (code {error.code}): {' '.join(error.message.split())[:MESSAGE]}"
-    )
+    return ToolError(f"The server refused the call (code {error.code}): {one_line(error.message)[:MESSAGE]}")
 
 
 def _part(block: Any) -> Part | None:
     match block.type:
         case "text":
-            return Text(block.text) if block.text else None
+            return Text(lines(block.text)) if block.text else None
         case "image":
             return _binary(Image, block.data, block.mime_type)
         case "audio":
             return _binary(File, block.data, block.mime_type)
         case "resource_link":
             title = block.title or block.name
-            return Text(f"[{title}] {block.uri}" + (f": {block.description}" if block.description else ""))
+            return Text(
+                one_line(f"[{title}] {block.uri}" + (f": {block.description}" if block.description else ""))
+            )
         case "resource":
             held = block.resource
             name = str(held.uri).rsplit("/", 1)[-1][:200] or None

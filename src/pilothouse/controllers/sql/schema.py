@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, final
 
 from ...errors import ConfigError, ToolError
+from ..texts import one_line
 
 SCHEMA_TEXT: Final = 32 * 1024
 """Bytes of a schema's text; a larger one has names only."""
@@ -107,11 +108,11 @@ class Schema:
         """
         head = [f"SQL dialect: {self.dialect}"]
         if notes:
-            head.append(f"Notes: {_plain(notes)}")
+            head.append(f"Notes: {one_line(notes)}")
         if table is not None:
             info = self.find(table, quoted=True) or self.find(table, quoted=False)
             if info is None:
-                raise ToolError(f"there is no table {table!r}; there are {', '.join(self.tables)}")
+                raise ToolError(f"there is no table {table!r}; there are {one_line(', '.join(self.tables))}")
             return _bounded("\n".join([*head, _described(info)]))
         whole = "\n".join([*head, *[_described(info) for info in self]])
         if len(whole.encode()) <= SCHEMA_TEXT:
@@ -121,17 +122,12 @@ class Schema:
 
 def _described(info: TableInfo) -> str:
     columns = ", ".join(
-        f"{_plain(column.name)} {_plain(column.type)}".strip()
+        f"{one_line(column.name)} {one_line(column.type)}".strip()
         + (" primary key" if column.primary else "")
-        + (f" references {_plain(column.refers_to)}" if column.refers_to else "")
+        + (f" references {one_line(column.refers_to)}" if column.refers_to else "")
         for column in info.columns
     )
-    return f"{info.kind} {_plain(info.name)} ({columns})"
-
-
-def _plain(text: str) -> str:
-    """Without control characters and line breaks: what others wrote stays on its line."""
-    return " ".join("".join(mark if mark.isprintable() else " " for mark in text).split())
+    return f"{info.kind} {one_line(info.name)} ({columns})"
 
 
 def _bounded(text: str) -> str:
