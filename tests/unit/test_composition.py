@@ -10,7 +10,7 @@ import pytest
 
 from controlkit import Number, Plain, Told
 from convkit import passes
-from pilothouse import AgentController, BaseAIController, Export, RunExtras
+from pilothouse import AgentController, BaseAIController, Export, RunExtras, current_reply
 from pilothouse.errors import (
     ConfigError,
     ControllerInUse,
@@ -355,6 +355,30 @@ async def test_context_must_be_text() -> None:
 
 
 # Re-entrance (TC-91)
+
+
+@pytest.mark.parametrize("how", ["wait", "result", "wait_closed"])
+async def test_a_tool_that_waits_for_its_own_reply_is_told_so(how: str) -> None:
+    """TC-91: it would wait for itself; a task of its own does not, and hears the end."""
+    tasks = []
+
+    @tool
+    async def act() -> str:
+        """Acts."""
+        reply = current_reply()
+        tasks.append(asyncio.create_task(getattr(reply, how)()))
+        try:
+            await getattr(reply, how)()
+        except UsageError as error:
+            return str(error)
+        return "waited"
+
+    provider = ScriptedProvider([call("act")], "done")
+    async with AgentController(provider, tools=[act], controllers=[Number("n")]) as agent:
+        assert (await (await agent.send("hi")).result()).text == "done"
+        (result,) = [message for message in provider.requests[-1].messages if message.role == "tool"]
+        assert "would wait for itself" in result.text
+        await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize("where", ["request", "response", "prepare", "tool", "interceptor", "listener"])

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, final
 from msgspec import Struct
 
 from ..cancel import Token
-from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete
+from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete, UsageError
 from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, Truncated, Unknown
+from ..loop.context import current
+from ..loop.running import is_call
 from ..messages import JSON, Message, Usage
 from ..runs.handle import Run
 from .controllers import ResponseMetadata, ending_of
@@ -304,10 +306,22 @@ class Reply:
         raise ReplyCancelled(Cancelled("stopped before it was committed"), self.id)
 
     async def wait(self) -> Outcome | Refused:
-        """Waits for the outcome; never raises for it."""
+        """Waits for the outcome; never raises for it.
+
+        Raises:
+            UsageError: called in a tool of this very send, which would wait for itself.
+        """
+        if self.outcome is None:
+            self._check_outside()
         while self.outcome is None:
             await _wait(self._ends)
         return self.outcome
+
+    def _check_outside(self) -> None:
+        """Not in a tool of this send: its end is behind that of the tool. A task of its own is no part of the tool."""
+        call, task = current.get(), asyncio.current_task()
+        if call is not None and call.run_id == self.id and task is not None and is_call(task):
+            raise UsageError("cannot wait for a reply inside a tool of it because it would wait for itself")
 
     async def result(self) -> Message:
         """The last assistant message of a completed or truncated send.
@@ -347,6 +361,7 @@ class Reply:
         if self.closed:
             return True
         if timeout is None:
+            self._check_outside()
             await self._until_closed()
             return True
         return await within(timeout, self._until_closed(), self._sender.clock)
