@@ -14,7 +14,6 @@ from ..cancel import Token
 from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete, UsageError
 from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, Truncated, Unknown
 from ..loop.context import current
-from ..loop.running import is_call
 from ..messages import JSON, Message, Usage
 from ..runs.handle import Run
 from .controllers import ResponseMetadata, ending_of
@@ -320,7 +319,11 @@ class Reply:
     def _check_outside(self) -> None:
         """Not in a tool of this send: its end is behind that of the tool. A task of its own is no part of the tool."""
         call, task = current.get(), asyncio.current_task()
-        if call is not None and call.run_id == self.id and task is not None and is_call(task):
+        if call is None or call.run_id != self.id or task is None:
+            return
+        from ..loop.running import is_call
+
+        if is_call(task):
             raise UsageError("cannot wait for a reply inside a tool of it because it would wait for itself")
 
     async def result(self) -> Message:
