@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import httpx2
@@ -16,6 +17,7 @@ import pytest
 from asgikit import run_input, served
 from pilothouse.conversation.controller import AgentController
 from pilothouse.journal.sqlite import SQLiteJournal
+from pilothouse.server import connection
 from pilothouse.server.app import Server
 from pilothouse.server.run import serve_forever
 from pilothouse.server.settings import StreamOptions
@@ -201,3 +203,60 @@ async def test_a_client_that_stops_reading_costs_nothing_for_long() -> None:
                 await client.get("/healthz")
             while connections(port) > 1:
                 await client.get("/healthz")
+
+
+async def said(port: int, *pieces: bytes) -> bytes:
+    """What a connection answers, until it is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        async with asyncio.timeout(20):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+async def test_a_head_without_end_is_not_kept(parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SV-10: before anybody is known: a head has a size, also in pieces and behind another request; a body is another
+    matter, and so is a refusal in its midst."""
+    if parser == "h11":
+        monkeypatch.setitem(sys.modules, "httptools", None)
+        monkeypatch.delitem(sys.modules, "uvicorn.protocols.http.httptools_impl", raising=False)
+    app = served(ScriptedProvider())
+    running = Running(app)
+    async with running as client:
+        port = int(running.url.rpartition(":")[2])
+        start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+        for pieces in (
+            [start + b"X: " + b"a" * 200_000 + b"\r\n"],
+            [start, *[b"X%d: %b\r\n" % (number, b"a" * 1_000) for number in range(100)]],
+            [start + b"\r\n" + start, b"X: " + b"a" * 200_000 + b"\r\n"],
+        ):
+            answer = await said(port, *pieces)
+            assert b" 431 " in answer or b" 400 " in answer or not answer
+        large = "x" * 5_000_000
+        refused = await client.post("/v1/runs", json={"input": large})
+        assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+        assert (await client.post("/v1/runs", json={"input": "x" * 100_000})).status_code == 201
+        assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_a_head_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SV-10: who connects and does not ask has a time; who asked may rest as long as uvicorn lets him."""
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+    app = served(ScriptedProvider(["half ", Hold()]))
+    running = Running(app)
+    async with running as client:
+        port = int(running.url.rpartition(":")[2])
+        async with client.stream("POST", "/agui/default", json=run_input("t1", "r1", "hi")) as stream:
+            lines = stream.aiter_lines()
+            await read_until(lines, '"delta":"half "')
+            assert await said(port) == b""
+            assert await said(port, b"GET /healthz HT") == b""
+            await client.post("/v1/runs/r1/cancel")
+            assert events_of([line async for line in lines])[-1]["type"] == "RUN_FINISHED"

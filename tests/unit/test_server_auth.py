@@ -92,6 +92,18 @@ async def test_a_wrong_token_is_refused_on_every_route_before_a_byte_of_a_stream
             assert (await ask(app, "GET", path)).status == 200
 
 
+@pytest.mark.parametrize("name", ["Host", "Origin", "Authorization"])
+async def test_who_asks_is_said_once(name: str) -> None:
+    """SV-10, SV-17: of two, a proxy may have read the one and we the other."""
+    app = served(ScriptedProvider(), auth=BearerTokens(dict([token("a")])))
+    async with app.lifespan():
+        twice = Connection(app, "GET", "/v1/agents", headers={**bearer("a"), "origin": "http://localhost"})
+        twice.scope["headers"].append((name.lower().encode(), b"localhost"))
+        async with twice:
+            await twice.ended()
+            assert (twice.status, twice.json()["code"]) == (400, "bad_request")
+
+
 async def test_bearer_tokens_are_digests() -> None:
     """SV-18: no token stands in a configuration."""
     with pytest.raises(ConfigError, match="SHA-256"):

@@ -36,7 +36,7 @@ from .health import Health
 from .house import AgentDefinition, AutoRecover, House
 from .names import is_id
 from .page import Page
-from .problems import document, not_found, problem_of
+from .problems import Problem, document, not_found, problem_of
 from .proxies import Proxies
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
@@ -52,6 +52,7 @@ access = logging.getLogger("pilothouse.access")
 
 FACES: Final = ("agui", "control", "copilotkit", "page")
 _POLL_S: Final = 0.1
+_ONCE: Final = frozenset({b"host", b"origin", b"authorization"})
 
 
 class DrainResult(NamedTuple):
@@ -319,6 +320,9 @@ class Server:
         self, scope: Scope, receive: Receive, path: str, headers: Mapping[str, str], match: Match
     ) -> ASGIApp:
         """What answers a request: authenticated before its body is read (SV-10)."""
+        names = [name for name, _ in scope["headers"] if name in _ONCE]
+        if len(set(names)) < len(names):  # who stands in front of us may have read the other one
+            raise Problem(400, "bad_request", "Host, Origin and Authorization can be sent once only")
         asked = self._proxies.asked(scope, headers)
         principal = await self._auth(
             AuthRequest(

@@ -22,6 +22,7 @@ import uvicorn
 from ..errors import ConfigError
 from .app import Server
 from .auth import is_loopback
+from .connection import protocol
 from .stream import ABORT, Receive, Scope, Send, StreamCut
 
 logger = logging.getLogger("pilothouse.server")
@@ -172,6 +173,7 @@ async def serve_forever(
     url = f"http://{name}:{listening.getsockname()[1]}"
     config = uvicorn.Config(
         _Reaped(app, app.registry.options.write_timeout),
+        http=protocol(),
         lifespan="on",
         log_config=None,
         access_log=False,
