@@ -1,6 +1,6 @@
 """AI controllers: plug-ins that contribute tools to a conversation, and hooks around each of its sends (seed 003).
 
-What a plug-in is and what it is told. Who calls it when is `preparing` and `ending`; several at once are `composition`;
+What a plug-in is and what it is told. Who calls it when is `around`; several at once are `composition`;
 state that the model changes is `staging`.
 """
 

@@ -19,7 +19,7 @@ from ...loop.ready_tools import schema_tool
 from ...loop.tools import EFFECTS, Tool, ToolLike
 from ...messages import JSON, ToolSpec
 from ..errors import MCPUnavailable, MissingExtra
-from ..texts import lines
+from ..texts import lines, one_line
 from .link import Link, Lost, Reconnect, Status
 from .offers import MCPToolInfo, Pins, ToolsChanged, compared, offers
 from .results import error_of, result_of
@@ -335,7 +335,8 @@ class MCPController(StagedController[Pins]):
         again = False
 
         def progress(done: float, total: float | None, message: str | None) -> None:
-            context.progress(message, fraction=done / total if total else None)
+            said = one_line(message) if message else None
+            context.progress(said, fraction=done / total if total else None)
 
         while True:
             try:
