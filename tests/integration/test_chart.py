@@ -270,18 +270,20 @@ async def test_a_slow_chart_is_killed_at_its_limit_and_the_loop_goes_on() -> Non
 
 
 @pytest.mark.parametrize(
-    "transform",
+    ("transform", "seconds"),
     [
-        [{"calculate": "sequence(0, 100000000)", "as": "z"}, {"flatten": ["z"]}],
-        [{"density": "b", "steps": 1e9}],
-        [{"quantile": "b", "step": 1e-9}],
+        ([{"calculate": "sequence(0, 100000000)", "as": "z"}, {"flatten": ["z"]}], 2.0),
+        ([{"density": "b", "steps": 1e9}], 1.0),
     ],
+    ids=["flatten", "density"],
 )
-async def test_a_spec_that_asks_for_more_than_there_is_ends_at_a_limit(transform: list[Any]) -> None:
+async def test_a_spec_that_asks_for_more_than_there_is_ends_at_a_limit(
+    transform: list[Any], seconds: float
+) -> None:
     """CH-8, issue 7: rows out of nothing; by time or memory, the next chart works."""
     renderer = Renderer(timeout=30)
     assert await renderer.check(slow_spec(1)) == []
-    renderer._timeout = 3.0
+    renderer._timeout = seconds
     pid = renderer.pid
     assert pid is not None
     asked = asyncio.create_task(renderer.check({**slow_spec(3), "transform": transform}))
