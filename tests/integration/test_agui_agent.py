@@ -254,8 +254,10 @@ REFUSALS = [
 async def test_refusals(answer, kind, retryable, said) -> None:
     """AG-192, §3.6: the problem body's own words; an ordinary run failed."""
     async with pair([answer]) as (agent, _):
-        assert await agent.submit("hi") == "error"
+        op = agent.submit("hi")
+        assert await op == "error"
         error = agent.error.get()
+        assert error.run_id == op.run_id  # a run without any event owns its failure (AG-205)
         assert (error.kind, error.retryable, error.status) == (kind, retryable, answer.status)
         assert said in str(error)
         assert error.retry_after == (7.0 if answer.status == 429 else None)
@@ -276,6 +278,46 @@ async def test_limits() -> None:
         assert agent.error.get().code == "too_large"
         assert await agent.submit("hi") == "error"
         assert agent.error.get().code == "too_large"
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        [*text("a", *["x" * 10] * 30, end=False), Hold()],
+        [*reasoning("r", *["x" * 10] * 30), Hold()],
+        [
+            {"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "n"},
+            *[{"type": "TOOL_CALL_ARGS", "toolCallId": "c", "delta": "x" * 10}] * 30,
+            Hold(),
+        ],
+        [
+            {"type": "SUBAGENT_STARTED", "subagentRunId": "s", "name": "n"},
+            *[{**event, "subagentRunId": "s"} for event in text("a", *["x" * 10] * 30, end=False)],
+            Hold(),
+        ],
+    ],
+    ids=["text", "reasoning", "arguments", "subagent"],
+)
+async def test_a_message_has_an_end(endless) -> None:
+    """AG-191: of whatever it consists; what was shown stays, and the connection is closed."""
+    async with pair([started(), *endless], limits=AgentLimits(message=100)) as (agent, endpoint):
+        assert await agent.submit("hi") == "error"
+        assert agent.error.get().code == "too_large"
+        while endpoint.open:
+            await asyncio.sleep(0)
+
+
+async def test_events_for_a_slow_reader_are_bounded(caplog) -> None:
+    """AG-191, §2: the newest are kept, and a warning says so; a reader that keeps up loses nothing."""
+    script = [started(), *[{"type": "CUSTOM", "name": "n", "value": n} for n in range(50)], finished()]
+    async with pair(script, limits=AgentLimits(events=8)) as (agent, _):
+        slow, seen = aiter(agent.events), []
+        agent.events.subscribe(lambda event: seen.append(event.data))
+        assert await agent.submit("hi") == "success"
+        assert seen == list(range(50))
+        assert [(await anext(slow)).data for _ in range(8)] == list(range(42, 50))
+        await slow.aclose()
+    assert "the oldest are dropped" in caplog.text
 
 
 async def test_silence_has_an_end() -> None:
@@ -571,7 +613,7 @@ async def test_a_null_payload_is_left_off() -> None:
 
 
 async def test_a_batch_of_two() -> None:
-    """AG-131: every item exactly once; an expired one can only be cancelled; refused before any request."""
+    """AG-131, AG-212: every item exactly once; an expired one can only be cancelled; refused before any request."""
     two = [
         {"id": "i1", "reason": "confirmation", "expiresAt": "not a time"},
         {"id": "i2", "reason": "input_required", "responseSchema": {"type": "object", "required": ["x"]}},
@@ -784,6 +826,50 @@ async def test_open_calls_are_settled_when_the_user_goes_on() -> None:
 
 
 # Life
+
+
+async def test_a_late_end_of_an_older_run_touches_nothing() -> None:
+    """AG-205, §3.16: its connection was closed; whatever it still says is about itself."""
+    hold = Hold()
+    late = [
+        started(),
+        *text("a", "old", end=False),
+        hold,
+        {"type": "TEXT_MESSAGE_END", "messageId": "a"},
+        failed("late"),
+    ]
+    async with pair(late, [started(), *text("b", "new"), finished()]) as (agent, _):
+        first = agent.submit("1")
+        await shown(agent, "old")
+        second = agent.submit("2", when_busy="supersede")
+        hold.release()
+        assert [await first, await second] == ["interrupted", "success"]
+        assert (agent.status.get(), agent.error.get()) == ("idle", None)
+        assert agent.messages.get()[1].delivery.outcome == "interrupted"
+
+
+async def test_a_subagent_is_one_object_an_invocation() -> None:
+    """AG-160 … AG-162: the same while it streams, another when the id is used again; emptied at each run's start."""
+    child = {"subagentRunId": "s"}
+    part = [{**event, **child} for event in text("m", "their words")]
+    script = [started(), {"type": "SUBAGENT_STARTED", "name": "scout", **child}, *part, {"type": "SUBAGENT_FINISHED", **child},
+              *text("a", "mine"), finished()]  # fmt: skip
+    async with pair(script, script, [started(), finished()]) as (agent, _):
+        seen: list[Any] = []
+        agent.subagents.subscribe(lambda found: seen.append(dict(found)))
+        assert await agent.submit("1") == "success"
+        first = agent.subagents.get()["s"]
+        assert all(found in ({}, {"s": first}) for found in seen)
+        assert (first.name, first.status.get(), first.messages.get()[-1].text) == (
+            "scout",
+            "complete",
+            "their words",
+        )
+        assert texts(agent) == [("user", "1"), ("assistant", "mine")]
+        assert await agent.submit("2") == "success"
+        assert agent.subagents.get()["s"] is not first
+        assert await agent.submit("3") == "success"
+        assert dict(agent.subagents.get()) == {}
 
 
 async def test_a_thread_switch_leaves_the_old_run() -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
+import pytest
+
+from pilothouse.agent_contracts import Agent
+from pilothouse.agents import LocalAgent
 from pilothouse.agents.operation import Operation
 from pilothouse.agents.surface import Attempt, Surface
 from pilothouse.core.display import Display
+from pilothouse.remote import AGUIAgent
 from pilothouse.testing import StepClock
 
 
@@ -29,3 +35,18 @@ async def test_the_end_of_another_attempt_touches_nothing() -> None:
     surface._end(second, "success")
     assert surface.messages.get()[0].delivery.outcome == "success"
     assert surface.status.get() == "idle"
+
+
+@pytest.mark.parametrize("kind", [LocalAgent, AGUIAgent])
+def test_the_actions_are_those_of_the_contract(kind: type) -> None:
+    """§2, AG-74: no field for results of tools, which go through `client_tools`; regenerate says what retry is not (AG-105)."""
+    for name in ("submit", "stop", "retry", "regenerate"):
+        found, wanted = (
+            [
+                (one.name, one.kind, one.default)
+                for one in inspect.signature(getattr(each, name)).parameters.values()
+            ]
+            for each in (kind, Agent)
+        )
+        assert found == wanted, name
+    assert "tools may run anew" in inspect.getdoc(Agent.regenerate)

@@ -250,7 +250,7 @@ class Shown:
 
 def object_of(text: str, before: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """The text as an object; while it is none, the last good value (AG-170)."""
-    if not text.strip():
+    if not text.rstrip().endswith("}"):  # no object yet: a long text is not read anew for each piece of it
         return before
     try:
         value = msgspec.json.decode(text)

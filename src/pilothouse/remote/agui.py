@@ -171,7 +171,7 @@ class AGUIAgent(Asking):
                 self._settle(waiting, "aborted")
             self._queue.clear()
             self._thread = thread_id or self._new_id()
-            self._captured, self._last, self._older = None, None, {}
+            self._captured, self._last = None, None
             self._book.restore((), "")
             self.client_tools.drop()
             self._reducer.set_state({})

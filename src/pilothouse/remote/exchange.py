@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 from ..contracts import Clock
 from ..core.agui.reading import Arrived, OnViolation, Reader
@@ -36,7 +36,14 @@ class Reconnect(Value):
 
 
 class AgentLimits(Value):
-    """What an agent takes in: bytes of a frame and of a message, messages, buffered events."""
+    """What an agent takes in; over it the run fails with code `too_large`.
+
+    Attributes:
+        frame: bytes of one frame.
+        message: characters of the text, the reasoning, or the arguments of a call; bytes of what is sent.
+        messages: how many a conversation holds.
+        events: how many are told as one, and how many wait for a slow reader of `events`, which loses the oldest.
+    """
 
     frame: int = 10 * 1024 * 1024
     message: int = 4 * 1024 * 1024
@@ -84,6 +91,7 @@ class Exchange:
         self._headers = headers
         self._clock = clock
         self._reconnect = reconnect
+        self._most = max(1, limits.events)
         self._send_timeout = send_timeout
         self._idle_timeout = idle_timeout
         self._timeouts = Timeouts(connect=min(send_timeout or TIMEOUTS.connect, TIMEOUTS.connect))
@@ -168,9 +176,9 @@ class Exchange:
         if "text/event-stream" not in answer.headers.get("content-type", ""):
             return  # a silent end
         while chunk := await self._read(answer):
-            for batch in _batches(self.reader.feed(chunk)):
+            for batch in _batches(self.reader.feed(chunk), self._most):
                 yield batch
-        for batch in _batches(self.reader.finish()):
+        for batch in _batches(self.reader.finish(), self._most):
             yield batch
 
     async def _read(self, answer: Stream) -> bytes:
@@ -184,31 +192,21 @@ class Exchange:
             raise Silence(f"nothing came for {limit} s") from error
 
 
-def _batches(events: Any) -> list[list[Arrived]]:
-    """The events up to a fault are told before it is raised."""
+def _batches(events: Iterable[Arrived], most: int) -> Iterator[list[Arrived]]:
+    """What arrived together, in lists of at most so many; what stands before a fault is told before it is raised."""
     found: list[Arrived] = []
-    out = [found]
-    iterator = iter(events)
-    while True:
-        try:
-            found.append(next(iterator))
-        except StopIteration:
-            return out if found else []
-        except Exception as error:
-            if not found:
-                raise
-            return [*out, _Failing(error)]
-
-
-class _Failing(list[Arrived]):
-    """Raises when it is looked at: what stood before it has been told by then."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__()
-        self._error = error
-
-    def __iter__(self) -> Any:
-        raise self._error
+    try:
+        for event in events:
+            found.append(event)
+            if len(found) >= most:
+                yield found
+                found = []
+    except Exception:
+        if found:
+            yield found
+        raise
+    if found:
+        yield found
 
 
 def merged(*found: Mapping[str, str]) -> dict[str, str]:

@@ -8,13 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ..agent_contracts import InterruptStore
 from ..agent_errors import (
     AgentError,
 )
 from ..agents.operation import Later, Operation
+from ..agents.signals import Events
 from ..agents.subagents import Subagents
 from ..agents.surface import Attempt, Surface
 from ..contracts import Clock
@@ -82,10 +83,6 @@ class Captured:
         self.rolled_back = False
 
 
-_ATTEMPTS: Final = 16
-"""How many older attempts are remembered by run id (AG-205)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What an agent is set up with; the words are those of `AGUIAgent`."""
@@ -119,6 +116,7 @@ class Running(Surface, ABC):
         clock = settings.clock
         self._reducer = Reducer(clock.monotonic)
         super().__init__(settings.name, clock, self._reducer.display, settings.publish_interval)
+        self.events = Events(self._hub, settings.limits.events)
         self._settings = settings
         self._new_id = settings.new_id
         self._thread = settings.thread_id or self._new_id()
@@ -130,7 +128,6 @@ class Running(Surface, ABC):
         self._captured: Captured | None = None
         self._queue: list[tuple[Sending, Callable[[], None]]] = []
         self._last: Sending | None = None
-        self._older: dict[str, Sending] = {}
         self._native = True
         self._auto_checked = ""
         self._stops: set[asyncio.Task[Any]] = set()  # stops that our server has not confirmed yet
@@ -227,9 +224,6 @@ class Running(Surface, ABC):
                 profile=self._settings.profile,
             )
         self._last = attempt
-        self._older[attempt.run_id] = attempt
-        if len(self._older) > _ATTEMPTS:
-            del self._older[next(iter(self._older))]
         attempt.task = self._spawn(self._run(attempt), f"run-{attempt.run_id[:8]}")
 
     def _front(self, attempt: Sending, *, continues: bool) -> str | None:
@@ -306,13 +300,16 @@ class Running(Surface, ABC):
             case _ if attempt is self._attempt:
                 self._reducer.apply(event)
                 self._notice(attempt)
-                self._check_limits()
+                self._check_limits(event)
             case _:
                 pass
 
-    def _check_limits(self) -> None:
-        if len(self._display.messages) > self._settings.limits.messages:
-            raise TooLarge(f"more than {self._settings.limits.messages} messages")
+    def _check_limits(self, event: agui.Event) -> None:
+        limits = self._settings.limits
+        if len(self._display.messages) > limits.messages:
+            raise TooLarge(f"more than {limits.messages} messages")
+        if self._reducer.size_of(event) > limits.message:
+            raise TooLarge(f"a message of more than {limits.message} characters")
 
     def _started(self, attempt: Sending, event: agui.RunStarted) -> None:
         if attempt.resuming and self._book.phase == "resuming":

@@ -105,6 +105,24 @@ class Reducer:
         if rule is not None:
             rule(self, event)
 
+    def size_of(self, event: Event) -> int:
+        """Characters of what this event has added to: a text, a reasoning, or the arguments of a call."""
+        display = self._display(event)
+        match event:
+            case _ if display is None:
+                return 0
+            case agui.TextMessageContent():
+                found = display.get(event.message_id)
+                return 0 if found is None else len(found.text)
+            case agui.ReasoningMessageContent():
+                found = display.get(answer_of(event.message_id))
+                return 0 if found is None else len(found.reasoning or "")
+            case agui.ToolCallArgs():
+                call = display.call(event.tool_call_id)
+                return 0 if call is None else len(call.args_text)
+            case _:
+                return 0
+
     # Where an event belongs
 
     def _display(self, event: Event) -> Display | None:

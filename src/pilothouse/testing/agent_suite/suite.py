@@ -21,6 +21,7 @@ from msgspec import UNSET
 from ...agents.signals import watch
 from ...cancel import Token
 from ...errors import AgentBusy, AgentClosed, InvalidTarget, RunConflict, UsageError
+from ...projection import MessageDelivery
 from ..scripted import Hold
 from .checking import check, refused
 from .driving import AgentDriver, Fail, Use, consistent, say, shown, texts, think, until
@@ -84,7 +85,7 @@ class AgentConformance(WaitChecks):
 
     @check()
     async def test_a_run_ends_as_success(self, driver: AgentDriver) -> None:
-        """AG-50, AG-59, AG-75: complete, with the text, once the operation is done."""
+        """AG-21, AG-22, AG-50, AG-59, AG-75: complete, with the text, once the operation is done."""
         driver.plan(say("Hel", "lo"))
         agent = await driver.make()
         with consistent(agent) as wrong:
@@ -341,7 +342,7 @@ class AgentConformance(WaitChecks):
 
     @check("queue")
     async def test_a_newer_submission_may_take_the_place(self, driver: AgentDriver) -> None:
-        """AG-78, RC-86: the partial stays, marked; the old operation ends as interrupted."""
+        """AG-43, AG-78, AG-205, RC-86: the partial stays, marked; the old operation ends as interrupted."""
         driver.plan(say("one"), Hold(), say("never"))
         driver.plan(say("two"))
         agent = await driver.make()
@@ -368,6 +369,19 @@ class AgentConformance(WaitChecks):
         assert await first == "success"
         assert agent.submit("hi", key="k1") is first
         assert texts(agent) == [("user", "hi"), ("assistant", "Hello")]
+
+    @check()
+    async def test_going_on_adds_no_message(self, driver: AgentDriver) -> None:
+        """AG-73: nothing given is a run of its own, for the words that have no answer yet."""
+        driver.plan(say("one"), Hold())
+        driver.plan(say("two"))
+        agent = await driver.make()
+        agent.submit("1")
+        await shown(agent, "one")
+        await agent.stop()
+        assert await agent.submit() == "success"
+        assert [item for item in texts(agent) if item[0] == "user"] == [("user", "1")]
+        assert texts(agent)[-1] == ("assistant", "two")
 
     @check()
     async def test_cancel_tokens(self, driver: AgentDriver) -> None:
@@ -434,7 +448,7 @@ class AgentConformance(WaitChecks):
 
     @check()
     async def test_a_failure_is_told_on_error_and_by_the_outcome(self, driver: AgentDriver) -> None:
-        """AG-15, AG-23, AG-66: text kept, marked; the next run clears the error."""
+        """AG-15, AG-23, AG-41, AG-66: text kept, marked; the next run clears the error."""
         driver.plan(say("some"), Fail("it broke"))
         driver.plan(say("fine"))
         agent = await driver.make()
@@ -509,13 +523,15 @@ class AgentConformance(WaitChecks):
 
     @check("history")
     async def test_two_agents_on_one_thread_show_the_same(self, driver: AgentDriver) -> None:
-        """AG-44, AG-181, AG-182: also one that comes later."""
+        """AG-44, AG-52, AG-181, AG-182: also one that comes later; what it loads is static."""
         driver.plan(say("one"))
         agent = await driver.make()
         await agent.submit("1")
         other = await driver.another()
         assert texts(other) == texts(agent)
         assert [item.id for item in other.messages.get()] == [item.id for item in agent.messages.get()]
+        for item in other.messages.get():
+            assert item.delivery == MessageDelivery(item.id, "complete", "success")
 
     @check()
     async def test_events_are_there_even_if_none_ever_comes(self, driver: AgentDriver) -> None:

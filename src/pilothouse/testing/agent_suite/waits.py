@@ -44,7 +44,7 @@ class WaitChecks:
 
     @check("interrupts")
     async def test_answers_are_checked_before_anything_changes(self, driver: AgentDriver) -> None:
-        """AG-131 … AG-133."""
+        """AG-27, AG-131 … AG-133."""
         driver.plan(Ask())
         driver.plan(say("done"))
         agent: Any = await driver.make()
