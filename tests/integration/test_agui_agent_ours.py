@@ -274,3 +274,43 @@ async def test_a_newer_submission_is_not_refused_while_the_old_line_closes(drive
     ops.append(agent.submit("3", when_busy="supersede"))
     assert [await op for op in ops] == ["interrupted", "interrupted", "success"]
     assert texts(agent)[-1] == ("assistant", "three")
+
+
+async def test_an_approval_of_two_clients_counts_once(driver: ServerDriver) -> None:
+    """Issue 8.5, AG-130, SV-103: both answer at once: performed once, both go on from the same conversation."""
+    driver.plan(Ask())
+    driver.plan(say("done"))
+    driver.plan(say("more"))
+    agent = await driver.make()
+    assert await agent.submit("hi") == "paused"
+    other = await driver.another()
+    both = (agent, other)
+    outcomes = await asyncio.gather(agent.submit(resume=True), other.submit(resume=False))
+    assert sorted(outcomes) == ["error", "success"]
+    assert len(driver.plans.provider.requests) == 2
+    for each in both:
+        if each.status.get() == "running":  # it came before the end of the run that the other one answered
+            await until(each, "idle")
+        assert (each.interrupts.phase.get(), each.is_input_blocked.get()) == ("none", False)
+        assert texts(each)[-1] == ("assistant", "done")
+    assert texts(agent) == texts(other)
+    loser = both[outcomes.index("error")]
+    assert await loser.submit("and now?") == "success"
+    assert texts(loser)[-1] == ("assistant", "more")
+
+
+async def test_a_stop_by_another_client_ends_the_run_for_both(driver: ServerDriver) -> None:
+    """Issue 8.5: whoever follows sees the same end; the text that was seen stays with both."""
+    driver.plan(say("one"), Hold(), say("never"))
+    agent = await driver.make()
+    op = agent.submit("hi")
+    await shown(agent, "one")
+    other = await driver.another()
+    await shown(other, "one")
+    assert await other.stop() == "stopped"
+    assert await op == "aborted"
+    assert (agent.status.get(), agent.error.get()) == ("idle", None)
+    assert texts(agent) == texts(other) == [("user", "hi"), ("assistant", "one")]
+    assert await agent.stop() == "nothing"
+    view = await agent._control.run(op.run_id)
+    assert view["status"] == "cancelled"

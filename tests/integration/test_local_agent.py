@@ -430,6 +430,29 @@ async def test_somebody_else_answers() -> None:
         await twin.aclose()
 
 
+async def test_an_approval_of_two_agents_counts_once() -> None:
+    """Issue 8.5, AG-130: both answer at once: performed once; the other is told, and shows the same in the end."""
+    async with Opened([call("pay", {"amount": 3})], "done", "more") as agent:
+        assert await agent.submit("hi") == "paused"
+        other = await LocalAgent(agent.controller.sibling(agent.thread_id)).open()
+        assert other.interrupts.phase.get() == "pending"
+        both = (agent, other)
+        found = await asyncio.gather(
+            agent.submit(resume=True), other.submit(resume=True), return_exceptions=True
+        )
+        assert "success" in found
+        for each in both:
+            await until(each, "idle")
+            assert each.interrupts.phase.get() == "none"
+        said = [("user", "hi"), ("assistant", ""), ("assistant", "done")]
+        assert texts(agent) == texts(other) == said
+        results = [message.text for message in agent.messages.get() if message.role == "tool"]
+        assert results == ["paid 3"]
+        assert await other.submit("and now?") == "success"
+        await other.aclose()
+        await other.controller.aclose()
+
+
 # Unknown ends
 
 

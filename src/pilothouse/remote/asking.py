@@ -123,6 +123,8 @@ class Asking(Stopping):
         with self._batch():
             if found.messages:
                 self._display.snapshot(found.messages, reasoning=True)
+            if not found.batch:
+                self._step_if(Step.CLOSED)
             if found.batch:
                 self._book.restore(found.batch, found.run_id)
             elif found.run_id:

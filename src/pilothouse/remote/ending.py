@@ -107,6 +107,8 @@ class Ending(Running):
                     self._refused(attempt, exchange, failure)
                 else:
                     self._lost(attempt, exchange)
+        if attempt.resuming and failure is not None and failure.status == 409 and self._control is not None:
+            await self._hydrate()  # somebody else answered first
         await self._save()
         if attempt.leave is not None:
             attempt.leave()

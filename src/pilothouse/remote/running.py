@@ -183,6 +183,10 @@ class Running(Surface, ABC):
     def _check_once(self, attempt: Sending) -> None:
         """Asks the first question after a cut answer."""
 
+    @abstractmethod
+    async def _hydrate(self) -> None:
+        """Shows what our server has of the thread."""
+
     @property
     def thread_id(self) -> str:
         """The thread's id."""
