@@ -37,12 +37,12 @@ class Role:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.pid = self._process.pid
-        self.found()
+        self.said = self.found()
 
-    def go(self) -> None:
+    def go(self, said: str = "") -> None:
         """Lets it begin."""
         assert self._process.stdin is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{said}\n")
         self._process.stdin.flush()
 
     def found(self) -> dict[str, Any]:
@@ -100,16 +100,16 @@ def appends(place: Place) -> None:
     """Closed loop: each run appends one small fact after another, synced."""
     line("appends: processes × runs, one small fact each, durable")
     for processes, runs in ((1, 1), (1, 16), (1, 64), (2, 64), (4, 64)):
-        found = _append(place, processes, runs, waiters=0)
+        found = _append(place, processes, runs)
         line(
             f"  {processes} × {runs:3}: {found['rate']:7.0f} appends/s, {found['per_commit']:5.1f} a commit, p50"
             f" {found['p50']:.1f} ms, p99 {found['p99']:.1f} ms, {found['server']:.0f} µs of the server's CPU each"
         )
 
 
-def _append(place: Place, processes: int, runs: int, *, waiters: int) -> dict[str, float]:
+def _append(place: Place, processes: int, runs: int) -> dict[str, float]:
     schema = place.schema()
-    roles = [Role("append", place.dsn, schema, runs, SECONDS, waiters) for _ in range(processes)]
+    roles = [Role("append", place.dsn, schema, runs, SECONDS) for _ in range(processes)]
     before = place.cpu()
     for role in roles:
         role.go()
@@ -128,25 +128,21 @@ def _append(place: Place, processes: int, runs: int, *, waiters: int) -> dict[st
 
 
 def wakes(place: Place) -> None:
-    """What it costs the writers that somebody waits in another process: turn about, best of three."""
-    best: dict[int, float] = {}
-    for _ in range(3):
-        for waiters in (0, 64):
-            schema = place.schema()
-            writer = Role("append", place.dsn, schema, 64, SECONDS / 2, 0)
-            watcher = Role("append", place.dsn, schema, 1, SECONDS / 2, waiters and 1)
-            writer.go()
-            if waiters:
-                watcher.go()
-            found = writer.found()
-            if waiters:
-                watcher.found()
-            for role in (writer, watcher):
-                role.end()
-            best[waiters] = max(best.get(waiters, 0.0), found["appends"] / (SECONDS / 2))
-    share = 1 - best[64] / best[0]
+    """What it costs 64 writing runs that another process waits for each of them: turn about, best of three."""
+    best: dict[bool, float] = {}
+    for watched in (False, True) * 3:
+        schema = place.schema()
+        writer = Role("append", place.dsn, schema, 64, SECONDS / 2)
+        watcher = Role("watch", place.dsn, schema, SECONDS / 2)
+        if watched:
+            watcher.go(json.dumps(writer.said["runs"]))
+        writer.go()
+        best[watched] = max(best.get(watched, 0.0), writer.found()["appends"] / (SECONDS / 2))
+        for role in (writer, watcher):
+            role.end()
+    share = 1 - best[True] / best[False]
     line(
-        f"wake-ups: {best[0]:.0f} appends/s alone, {best[64]:.0f} beside one who writes and waits: {share:.1%} less"
+        f"wake-ups: {best[False]:.0f} appends/s unwatched, {best[True]:.0f} watched by another process: {share:.1%} less"
     )
 
 
@@ -243,11 +239,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=list(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--dsn", default="")
     given = parser.parse_args()
+    cases = given.cases or list(CASES)
+    if unknown := [name for name in cases if name not in CASES]:
+        parser.error(f"no case {unknown[0]}: there are {', '.join(CASES)}")
     if given.dsn:
-        for name in given.cases:
+        for name in cases:
             CASES[name](Place(given.dsn, None))
         return
     sys.path.insert(0, str(ROOT / "tests"))
@@ -255,7 +254,7 @@ def main() -> None:
 
     server = PostgresServer(synced=True)
     try:
-        for name in given.cases:
+        for name in cases:
             CASES[name](Place(server.dsn, server.pid))
     finally:
         server.remove()

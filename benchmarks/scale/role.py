@@ -1,6 +1,7 @@
 """One process of a measured deployment; it prints what it saw as one JSON object.
 
-python -m benchmarks.scale.role append DSN SCHEMA RUNS SECONDS WAITERS
+python -m benchmarks.scale.role append DSN SCHEMA RUNS SECONDS
+python -m benchmarks.scale.role watch DSN SCHEMA SECONDS      (the runs come as a line of input)
 python -m benchmarks.scale.role worker DSN SCHEMA
 python -m benchmarks.scale.role web DSN SCHEMA PREFIX RUNS FOLLOWERS RATE SECONDS STARTING
 """
@@ -46,14 +47,14 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-async def append(dsn: str, schema: str, runs: str, seconds: str, waiters: str) -> None:
-    """Appends of one small fact, each run one after another, for a while; `waiters` wait for runs to move meanwhile."""
+async def append(dsn: str, schema: str, runs: str, seconds: str) -> None:
+    """Appends of one small fact, each run one after another, for a while."""
     took: list[float] = []
     async with PostgresJournal(dsn, schema=schema) as journal:
         made = [SampleRun(f"{time.time_ns()}-{number}") for number in range(int(runs))]
         for run in made:
             await run.store(journal)
-        say(up=True)
+        say(runs=[run.run_id for run in made])
         await asyncio.to_thread(sys.stdin.readline)
         ends = time.perf_counter() + float(seconds)
 
@@ -62,17 +63,29 @@ async def append(dsn: str, schema: str, runs: str, seconds: str, waiters: str) -
                 await run.append(journal, run.notes(1))
                 took.append(time.perf_counter() - began)
 
-        async def wait(run: SampleRun) -> None:
-            seen = 0
-            while time.perf_counter() < ends:
-                seen = await journal.changed(run.run_id, seen, timeout=1.0)
-
-        waiting = [asyncio.ensure_future(wait(run)) for run in made[: int(waiters)]]
         before = journal.stats().commits
         await asyncio.gather(*[write(run) for run in made])
-        await asyncio.gather(*waiting)
         commits = journal.stats().commits - before
     say(appends=len(took), per_commit=len(took) / max(commits, 1), **percentiles(took))
+
+
+async def watch(dsn: str, schema: str, seconds: str) -> None:
+    """Waits for runs of another process to move."""
+    woken = 0
+    async with PostgresJournal(dsn, schema=schema) as journal:
+        say(up=True)
+        runs = json.loads(await asyncio.to_thread(sys.stdin.readline) or "[]")
+        ends = time.perf_counter() + float(seconds)
+
+        async def wait(run_id: str) -> None:
+            nonlocal woken
+            seen = 0
+            while time.perf_counter() < ends:
+                seen = await journal.changed(run_id, seen, timeout=1.0)
+                woken += 1
+
+        await asyncio.gather(*[wait(run_id) for run_id in runs])
+    say(woken=woken)
 
 
 def script(request: ModelRequest) -> Sequence[Any]:
@@ -158,4 +171,4 @@ async def web(
 
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
-    asyncio.run({"append": append, "worker": worker, "web": web}[role](*rest))
+    asyncio.run({"append": append, "watch": watch, "worker": worker, "web": web}[role](*rest))

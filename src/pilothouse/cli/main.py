@@ -51,6 +51,12 @@ DispatchOption = Annotated[
         show_default=False,
     ),
 ]
+LeaseOption = Annotated[
+    float,
+    typer.Option(
+        help="Seconds after which a worker that says nothing is taken for dead; the same everywhere.", min=0.5
+    ),
+]
 
 
 def _show_version(*, wanted: bool) -> None:
@@ -93,6 +99,7 @@ def serve(
     ] = "on_command",
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     dispatch: DispatchOption = None,
+    lease: LeaseOption = 10.0,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="Drive the runs in this process; so it is without --dispatch.")
     ] = False,
@@ -111,6 +118,7 @@ def serve(
         recover=recover,
         open_page=open_page,
         dispatch=dispatch,
+        lease=lease,
     )
 
 
@@ -129,9 +137,7 @@ def worker(
     rate: Annotated[
         str, typer.Option(help="Starts in so many seconds, on all workers: 50/1.", show_default=False)
     ] = "",
-    lease: Annotated[
-        float, typer.Option(help="Seconds after which a worker that says nothing is taken for dead.", min=0.5)
-    ] = 10.0,
+    lease: LeaseOption = 10.0,
     config_change: Annotated[
         str,
         typer.Option(

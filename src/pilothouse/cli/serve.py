@@ -24,6 +24,7 @@ def serve(
     model: str | None,
     db: str,
     dispatch: str | None = None,
+    lease: float = 10.0,
     host: str,
     port: int,
     recover: str,
@@ -37,7 +38,11 @@ def serve(
             f"{host} is open to other machines and this command has no sign-in: put a proxy that has one before "
             "127.0.0.1, or serve from Python with an authenticator (pilothouse.server.Server, auth=)"
         )
-    run_alone(lambda: _serve(target, model, db, host, port, recover, open_page=open_page, dispatch=dispatch))
+    run_alone(
+        lambda: _serve(
+            target, model, db, host, port, recover, open_page=open_page, dispatch=dispatch, lease=lease
+        )
+    )
 
 
 async def _serve(
@@ -50,12 +55,13 @@ async def _serve(
     *,
     open_page: bool,
     dispatch: str | None,
+    lease: float,
 ) -> None:
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
     journal = journal_at(db)
-    dispatcher = None if dispatch is None else dispatcher_of(dispatch, db, journal)
+    dispatcher = None if dispatch is None else dispatcher_of(dispatch, db, journal, lease=lease)
     # The agent first: if it cannot be loaded, no journal is left behind.
     async with Agents(target, model, say) as definition, journal:
         await journal.open()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -94,9 +95,11 @@ class Dispatched:
         """Drives a run until it ends, is lost, rests, or is another's; an outage of the journal is waited out."""
         fleet = self._fleet
         patience = 1.25 * fleet.timing.lease  # a dead owner's lease is over by then
+        held = False
         while not fleet.closed:
             try:
                 done = await self._step(ticket.run_id, patience)
+                held = held or ticket.run_id in fleet.live
             except RunNotFound:
                 logger.warning("run %s is not in the journal", ticket.run_id)
                 return "refused"
@@ -110,6 +113,9 @@ class Dispatched:
             if not fleet.live_here(ticket.run_id) and not fleet.closed:
                 patience -= LOOK_S
                 await fleet.clock.sleep(LOOK_S)
+        if not held:  # the controller asks for those that it had; this one it never had
+            with suppress(DispatchUnavailable):
+                await self._dispatcher.enqueue(replace(ticket, round=ticket.round + 1))
         return "handed_over"
 
     async def _step(self, run_id: str, patience: float) -> Driven | None:
