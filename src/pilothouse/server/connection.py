@@ -24,7 +24,12 @@ class Bounded:
     def connection_made(self, transport: asyncio.Transport) -> None:
         """As uvicorn does."""
         super().connection_made(transport)  # type: ignore[misc]
-        asyncio.get_running_loop().call_later(HEAD_S, self._look)
+        self._looking = asyncio.get_running_loop().call_later(HEAD_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn does; nothing of a short connection is kept for longer."""
+        self._looking.cancel()
+        super().connection_lost(exc)  # type: ignore[misc]
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn does; then looks whether that was the end of a head."""
