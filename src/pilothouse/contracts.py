@@ -381,6 +381,9 @@ class Journal(Protocol):
     Numbering and meaning stay with the controller; the store checks head, fence and uniqueness, and returns only when
     what it confirms is durable. `immediate` says that no method ever suspends (memory): a caller may then rely on an
     append being inline. `relay` is what its processes talk through; None where runs stay where they began.
+
+    A journal may also have `hand_over`, with the arguments of `append`: it returns a future at once, which is done when the
+    append is durable or refused. Writers then do without a task of their own.
     """
 
     immediate: bool
