@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+import weakref
 from collections import Counter
 
 from pilothouse.commands import Request
@@ -220,3 +221,33 @@ async def test_a_start_in_a_new_thread_reads_nothing() -> None:
         assert reads() == ["head"]
         page = await runs.catalog_runs()
         assert [entry.run_id for entry in page.items] == ["r3", "r2", "r1"]
+
+
+async def test_a_controller_that_is_dropped_unclosed_stays_for_its_runs_and_no_longer() -> None:
+    """RC-73: what is due later keeps nothing alive that drives nothing; a run that goes on is driven to its end."""
+    goes_on, journal = asyncio.Event(), MemoryJournal()
+
+    async def look() -> str:
+        """Look."""
+        await goes_on.wait()
+        return "seen"
+
+    loop = AgentLoop(ScriptedProvider("at once"))
+    runs = RunController(loop, journal=journal)
+    run = await runs.start(spec("ended"))
+    assert (await run.wait()).view.status == "completed"
+    gone = weakref.ref(loop)  # whatever the controller holds
+    del runs, run, loop
+    await asyncio.sleep(0)
+    gc.collect()
+    assert gone() is None
+    runs = RunController(
+        AgentLoop(ScriptedProvider([call("look", {})], "done"), tools=[look]), journal=journal
+    )
+    await runs.start(spec("going on"))
+    del runs
+    gc.collect()
+    goes_on.set()
+    while (head := await journal.head("going on")) is None or head.summary.state != "terminal":
+        await asyncio.sleep(0)
+    assert head.summary.status == "completed"

@@ -36,6 +36,21 @@ def weakly(method: Action) -> Action:
     return action
 
 
+class _Anchor:
+    """What the event loop holds of an agenda: all of it while that is wanted, else nothing."""
+
+    __slots__ = ("_weak", "held")
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.held: Agenda | None = None
+        self._weak = ref(agenda)
+
+    def ring(self) -> None:
+        agenda = self.held or self._weak()
+        if agenda is not None:
+            agenda.do_due()
+
+
 class Agenda:
     """A heap of due actions and the one timer that is set for the next.
 
@@ -48,6 +63,7 @@ class Agenda:
         self._numbers = count()
         self._take_back: Callable[[], None] | None = None  # of the timer, while it is set
         self._wake_at = inf
+        self._anchor = _Anchor(self)
         self._jobs: set[asyncio.Task[object]] = set()
         self._closed = False
 
@@ -64,9 +80,17 @@ class Agenda:
         if self._take_back is not None:
             self._take_back()
         self._wake_at = due
-        self._take_back = call_later(self.clock, max(seconds, 0.0), self._run)
+        self._take_back = call_later(self.clock, max(seconds, 0.0), self._anchor.ring)
 
-    def _run(self) -> None:
+    def hold(self, *, alive: bool) -> None:
+        """Whether what is due keeps the agenda alive, and so whoever it is for: while there are runs to be driven.
+
+        A controller that nobody holds any more, and that drives nothing, is not kept for the sake of its timers.
+        """
+        self._anchor.held = self if alive else None
+
+    def do_due(self) -> None:
+        """Does what is due now, and sets the timer for the next."""
         self._take_back = None
         self._wake_at = -inf  # what is added meanwhile is seen here
         while self._heap:

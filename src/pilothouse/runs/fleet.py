@@ -107,6 +107,7 @@ class Fleet:
         self.claims = False  # whether the journal may know this controller as an owner
         self.zombies = 0
         self.closed = False
+        self._driven = 0  # runs that are live here and not over
         self._renewing = False
         self.dispatcher = dispatcher
         self.hub: Hub | None = None
@@ -291,6 +292,8 @@ class Fleet:
             on_over=self._over,
             on_zombie=self._zombie,
         )
+        self._driven += 1
+        self.agenda.hold(alive=True)
         live.observers = self.watched.pop(run_id, live.observers)
         if self.hub is not None and (mirror := self.hub.of(run_id)) is not None:
             live.observers += mirror.observers
@@ -336,6 +339,9 @@ class Fleet:
 
     def _over(self, live: LiveRun) -> None:
         """A run has its end or was lost: its claim is given up, its memory later (RC-73)."""
+        self._driven -= 1
+        if not self._driven:
+            self.agenda.hold(alive=False)
         self.finished[live.run_id] = live
         if live.released and live.observers:
             self.watched[live.run_id] = live.observers
