@@ -11,8 +11,9 @@ from pilothouse.commands import Command, Request, Steer
 from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.content import snapshot
 from pilothouse.core.agui.ends import Names
+from pilothouse.core.agui.frames import Frame, Snapshot, StateAt
 from pilothouse.core.agui.position import Position, read
-from pilothouse.core.agui.project import Frame, Projector, Snapshot, StateAt
+from pilothouse.core.agui.project import Projector
 from pilothouse.core.canonical import chain_start, seal
 from pilothouse.core.run import RunState, apply
 from pilothouse.core.settling import event_id_of, expand

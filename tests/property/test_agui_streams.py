@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from aguikit import LEGACY, NAMES, Client, Tape, invent, project
 from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.ends import Names
+from pilothouse.core.agui.frames import StartOver
 from pilothouse.core.agui.position import read
-from pilothouse.core.agui.project import Projector, StartOver
+from pilothouse.core.agui.project import Projector
 from pilothouse.core.agui.verify import Phase, Verifier
 from pilothouse.core.agui.wire import frame
 from pilothouse.core.sse import SSEReader

@@ -13,8 +13,9 @@ from pilothouse.commands import Allow, Answer, Command, Request, Steer
 from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.content import snapshot
 from pilothouse.core.agui.ends import Names, error_text, one_line
+from pilothouse.core.agui.frames import Frame, Snapshot, StateAt
 from pilothouse.core.agui.position import Position
-from pilothouse.core.agui.project import Frame, Projector, Snapshot, StateAt
+from pilothouse.core.agui.project import Projector
 from pilothouse.core.agui.verify import Verifier
 from pilothouse.events import (
     CallFinished,

@@ -9,8 +9,9 @@ from typing import Final
 from ..core.agui import events as agui
 from ..core.agui.content import snapshot
 from ..core.agui.ends import Names
+from ..core.agui.frames import Frame, Snapshot, StateAt
 from ..core.agui.position import Position
-from ..core.agui.project import Frame, Projector, Snapshot, StateAt
+from ..core.agui.project import Projector
 from ..core.agui.segments import Segment
 from ..core.agui.verify import Verifier
 from ..core.agui.wire import Flow, frame, framed

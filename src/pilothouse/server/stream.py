@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from ..contracts import Clock
-from ..core.agui.project import StartOver
+from ..core.agui.frames import StartOver
 from ..core.agui.wire import Flow, Shared
 from ..core.sse import comment
 from ..errors import CursorAhead, JournalError, RunNotFound

@@ -19,14 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from ...commands import Request
 from ...events import (
+    SUBAGENT,
     ArgumentsTold,
     CallFinished,
     CallProposed,
     CallStarted,
+    ChildTold,
     ContinuityLost,
     ContinuityRestored,
     Delta,
@@ -44,49 +46,22 @@ from ...events import (
     TurnStarted,
     Unknown,
 )
-from ...messages import JSON, Message, ToolCall, Usage, Value
+from ...messages import JSON, Message, ToolCall, Usage
 from ...records import Record
 from ..calls import result_id
 from ..delivery import Case, case_of_wait
 from ..run import Phase, RunState, apply
 from ..state_notes import NOTE, STAGED
 from . import events as agui
+from .children import Children
 from .content import arguments_text, plain_text, result_text, sealed
 from .ends import Names, ending, pausing, token_usage
 from .events import Event
+from .frames import Frame, Snapshot, StartOver, StateAt
 from .notes import EPHEMERAL, call, whole
 from .position import DONE, Position
 from .streamed import Kind, Streamed
 from .wire import Flow
-
-
-class Snapshot(Value):
-    """Stands for a MESSAGES_SNAPSHOT.
-
-    `front`: what stands in front of the run, and its input. `path`: that, and the run's messages up to fact `until`.
-    """
-
-    scope: Literal["front", "path"]
-    until: int
-
-
-class StateAt(Value):
-    """Stands for a STATE_SNAPSHOT: the shared state behind fact `until` of the run, 0 in front of the run."""
-
-    until: int
-
-
-class Frame(NamedTuple):
-    """One event to send. Without a position it is ephemeral; `key` then says of what it may be thinned out."""
-
-    event: Event | Snapshot | StateAt
-    position: Position | None
-    key: str | None = None
-
-
-class StartOver(Exception):
-    """The cursor cannot be gone on from: the run is to be projected from its first frame again (SV-47)."""
-
 
 Told = TextTold | ReasoningTold | ArgumentsTold
 
@@ -157,6 +132,7 @@ class Projector:
         self._chain = 1  # of deltas without a gap
         self._live_since = _ALWAYS  # the fact behind which it began
         self._flow: Flow | None = None
+        self._children = Children(names.profile)
 
     @property
     def tag(self) -> str:
@@ -217,6 +193,7 @@ class Projector:
         if cursor is None:
             self._loud = seq >= self._since
         elif seq == cursor.seq and cursor.inside_fact:
+            self._start_over_with_children()
             self._loud = self._mute = True
             self._skip = cursor.nth
 
@@ -232,10 +209,16 @@ class Projector:
         self._count, self._own = len(self._own), []
         cursor = self._cursor
         if cursor is not None and record.seq >= cursor.seq:
+            self._start_over_with_children()
             self._loud, self._skip = True, DONE
             self._told_lost = type(record.fact) is ContinuityLost and cursor == Position(record.seq)
             self._place(cursor)
         return []
+
+    def _start_over_with_children(self) -> None:
+        """What a sub-agent said has no positions: nobody can go on in the middle of it (SV-47)."""
+        if self._children.open:
+            raise StartOver
 
     def _place(self, cursor: Position) -> None:
         if cursor.part < 0:
@@ -350,7 +333,11 @@ class Projector:
         """A change of the shared state; the first of a segment is told as the whole of it, whoever reads."""
         if fact.name == STAGED and isinstance(fact.data, dict):
             self._staged[str(fact.data.get("call_id"))] = fact.data.get("key")
-        if fact.name != NOTE or record.seq < self._since:
+        if record.seq < self._since:
+            return
+        if fact.name == SUBAGENT:
+            self._own += self._children.begin(fact)
+        if fact.name != NOTE:
             return
         delta = fact.data.get("delta") if isinstance(fact.data, dict) else None
         if self._based and isinstance(delta, list):
@@ -434,6 +421,7 @@ class Projector:
             self._frames.append(Frame(agui.Custom("pilothouse.tool", said), None))
 
     def _call_finished(self, fact: CallFinished, _record: Record) -> None:
+        self._end_child(fact)
         text = result_text(fact.outcome, fact.content)
         said = {"pilothouse": {"outcome": fact.outcome}}
         result = agui.ToolCallResult(result_id(fact.call_id), fact.call_id, text, "tool", metadata=said)
@@ -443,6 +431,20 @@ class Projector:
             self._own.append(
                 agui.Custom("pilothouse.staged", {"key": staged})
             )  # an interface may look at it already
+
+    def _end_child(self, fact: CallFinished) -> None:
+        """A call that is a run of its own is over; how much of it was streamed is no matter of positions."""
+        if (child := self._children.open.get(fact.call_id)) is not None:
+            ended = list(self._children.interrupt(child))
+            if self._loud:
+                self._frames += [Frame(event, None) for event in ended]
+            failed = fact.outcome != "succeeded" or fact.is_error
+            self._own += self._children.finish(fact.call_id, failed=failed)
+
+    def _suspend_children(self) -> None:
+        told = [Frame(event, None) for event in self._children.suspend()]
+        if self._loud:
+            self._frames += told
 
     def _lost(self, _fact: ContinuityLost, _record: Record) -> None:
         self._interrupt()
@@ -478,6 +480,8 @@ class Projector:
         if not self._loud:
             raise StartOver
         self._advance()
+        if pause or self.may_pause:
+            self._suspend_children()
         frames, self._frames = self._frames, []
         if pause or self.may_pause:
             requests = [request for _, request in sorted(self._state.requests.items())]
@@ -514,6 +518,7 @@ class Projector:
         loss = state.loss
         outcome = Unknown("owner_lost") if loss is None else Unknown(loss.cause, loss.reason)
         self._interrupt()
+        self._suspend_children()
         frames, self._frames = self._frames, []
         self._release()
         self._close_turn()
@@ -536,6 +541,8 @@ class Projector:
         kind = _KINDS.get(type(body))
         if kind is not None:
             return self._told(body, kind, delta.after_seq)  # type: ignore[arg-type]
+        if isinstance(body, ChildTold):
+            return [Frame(event, None) for event in self._children.told(body)]
         if (made := EPHEMERAL.get(type(body))) is None:
             return []
         note = made(body)
@@ -614,4 +621,4 @@ _ROWS: Final[Mapping[type, Callable[[Projector, Any, Record], None]]] = MappingP
 """What a fact adds; a fact without a row is told by what follows from it."""
 
 
-__all__ = ["Frame", "Projector", "Snapshot", "StartOver"]
+__all__ = ["Projector"]
