@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
+from ...events import ArgumentsTold, ReasoningTold, TextTold
 from ...messages import Value
 from .events import Event
-from .position import Position
+from .position import DONE, Position
+from .streamed import Kind
+
+Told = TextTold | ReasoningTold | ArgumentsTold
+
+KINDS: Final[Mapping[type, Kind]] = MappingProxyType(
+    {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "arguments"}
+)
 
 
 class Snapshot(Value):
@@ -37,4 +47,33 @@ class StartOver(Exception):
     """The cursor cannot be gone on from: the run is to be projected from its first frame again (SV-47)."""
 
 
-__all__ = ["Frame", "Snapshot", "StartOver", "StateAt"]
+def numbered(
+    own: Sequence[Event | Snapshot | StateAt | None],
+    at: Position,
+    *,
+    before: int,
+    known: int,
+    last: bool,
+    terminal: bool,
+) -> list[Frame]:
+    """Positions for frames of one place, of which `before` stand already and the reader has `known`.
+
+    `last` closes the place. A terminal event is given even if the reader has it, then without a position: a reader that
+    drops ids which it has seen would wait for the end for ever.
+    """
+    frames = []
+    total = before + len(own)
+    for nth, event in enumerate(own, before + 1):
+        closes = nth == total
+        if event is not None and (nth > known or (terminal and closes)):
+            number = DONE if last and closes else nth
+            frames.append(Frame(event, None if nth <= known else at._replace(nth=number)))
+    return frames
+
+
+def call_of(body: Told) -> tuple[str, str]:
+    """Id and tool of the call whose arguments it is a piece of."""
+    return (body.call_id, body.tool) if isinstance(body, ArgumentsTold) else ("", "")
+
+
+__all__ = ["KINDS", "Frame", "Snapshot", "StartOver", "StateAt", "Told", "call_of", "numbered"]

@@ -24,7 +24,6 @@ from typing import Any, Final, Literal
 from ...commands import Request
 from ...events import (
     SUBAGENT,
-    ArgumentsTold,
     CallFinished,
     CallProposed,
     CallStarted,
@@ -37,11 +36,9 @@ from ...events import (
     ModelRequested,
     Noted,
     PartialSaved,
-    ReasoningTold,
     RunAbandoned,
     RunEnded,
     StartRefused,
-    TextTold,
     TurnEnded,
     TurnStarted,
     Unknown,
@@ -57,17 +54,12 @@ from .children import Children
 from .content import arguments_text, plain_text, result_text, sealed
 from .ends import Names, ending, pausing, token_usage
 from .events import Event
-from .frames import Frame, Snapshot, StartOver, StateAt
+from .frames import KINDS, Frame, Snapshot, StartOver, StateAt, Told, call_of, numbered
 from .notes import EPHEMERAL, call, whole
 from .position import DONE, Position
 from .streamed import Kind, Streamed
 from .wire import Flow
 
-Told = TextTold | ReasoningTold | ArgumentsTold
-
-_KINDS: Final[Mapping[type, Kind]] = MappingProxyType(
-    {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "arguments"}
-)
 _ALWAYS: Final = -1
 """Followed live since before the attachment told anything."""
 
@@ -233,26 +225,12 @@ class Projector:
         return self._state is not None and self._state.phase is Phase.WAITING
 
     def _number(self, *, last: bool, terminal: bool = False) -> list[Frame]:
-        """Positions for own frames; `last` closes the place.
-
-        A terminal event is given even if the reader has it, then without a position: a reader that drops ids which it
-        has seen would wait for the end for ever.
-        """
+        """Positions for own frames (`frames.numbered`)."""
         own, self._own = self._own, []
-        if not own:
-            return []
-        part, offset, ended = (-1, 0, False) if self._current is None else self._current.place
-        frames = []
-        total = self._count + len(own)
-        for nth, event in enumerate(own, self._count + 1):
-            closes = nth == total
-            if event is not None and (nth > self._skip or (terminal and closes)):
-                number = DONE if last and closes else nth
-                known = nth <= self._skip
-                place = None if known else Position(self.seq, part, offset, ended, number)
-                frames.append(Frame(event, place))
-        self._count = total
-        return frames
+        place = (-1, 0, False) if self._current is None else self._current.place
+        before, self._count = self._count, self._count + len(own)
+        at = Position(self.seq, *place)
+        return numbered(own, at, before=before, known=self._skip, last=last, terminal=terminal)
 
     def _emit(self, event: Event, part: int, offset: int, ended: bool, nth: int) -> None:
         """A frame of the streamed message; it stands behind the fact before the present one."""
@@ -538,7 +516,7 @@ class Projector:
         if not self._loud or self.ended:
             return []
         body = delta.body
-        kind = _KINDS.get(type(body))
+        kind = KINDS.get(type(body))
         if kind is not None:
             return self._told(body, kind, delta.after_seq)  # type: ignore[arg-type]
         if isinstance(body, ChildTold):
@@ -555,7 +533,7 @@ class Projector:
             current = self._unrecorded(body, after_seq)
         if current is None or (current.chain != self._chain and not self._complete(current, body)):
             return []
-        part = current.part(kind, body.index, *_call_of(body))
+        part = current.part(kind, body.index, *call_of(body))
         if part is None or not part.take(body.offset, body.text):
             return []
         self._advance()
@@ -593,10 +571,6 @@ class Projector:
         made = self._stream(body.message_id, 0, recorded=False)
         made.chain = self._chain
         return made
-
-
-def _call_of(body: Told) -> tuple[str, str]:
-    return (body.call_id, body.tool) if isinstance(body, ArgumentsTold) else ("", "")
 
 
 _ROWS: Final[Mapping[type, Callable[[Projector, Any, Record], None]]] = MappingProxyType(
