@@ -28,10 +28,12 @@ def go(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def lines(child: subprocess.Popen[str]) -> list[list[object]]:
-    """What it says until it ends; a line that the kill cut is left out."""
+def lines(child: subprocess.Popen[str]) -> Iterator[list[object]]:
+    """What it says, as it says it, until it ends; a line that the kill cut is left out."""
     assert child.stdout is not None
-    return [json.loads(line) for line in child.stdout.read().splitlines() if line.endswith("]")]
+    for line in child.stdout:
+        if line.endswith("]\n"):
+            yield json.loads(line)
 
 
 def together(what: str, arguments: list[tuple[object, ...]]) -> list[list[list[object]]]:
@@ -43,7 +45,7 @@ def together(what: str, arguments: list[tuple[object, ...]]) -> list[list[list[o
             children.append((manager, manager.__enter__()))
         for _, child in children:
             go(child)
-        said = [lines(child) for _, child in children]
+        said = [list(lines(child)) for _, child in children]
         assert [child.wait(60) for _, child in children] == [0] * len(children)
         return said
     finally:

@@ -124,7 +124,7 @@ async def test_a_frozen_owner_is_refused_when_it_wakes_up(place: Place) -> None:
                     break
             (mine,) = await run.add(journal)
             os.kill(child.pid, signal.SIGCONT)
-            said = lines(child)
+            said = list(lines(child))
             assert said[-1] == ["fenced", 1, 2]
             records = await all_records(journal, "run-of-frozen")
             assert [record.seq for record in records] == list(range(1, len(records) + 1))
