@@ -1,12 +1,15 @@
 """An MCP server over stdio in plain Python, without the SDK: a second reading of the protocol, and one that starts fast.
 
-`python mcp_plain.py FOLDER [silent]`; FOLDER gets the process id and what was done; with a file `extra` there is one tool more.
+`python mcp_plain.py FOLDER [silent | flood | deaf]`; FOLDER gets the process id and what was done; with a file `extra` there is one
+tool more.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -30,6 +33,13 @@ def note(line: str) -> None:
         file.write(line + "\n")
 
 
+def flood() -> None:
+    """One line without an end; the file `sent` has a byte for each KiB that somebody took."""
+    with (FOLDER / "sent").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(os.write(1, b"x" * 65_536) // 1024))
+
+
 def tools() -> list[dict[str, Any]]:
     word = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
     extra = (FOLDER / "extra").exists()
@@ -43,6 +53,11 @@ def tools() -> list[dict[str, Any]]:
         },
         {"name": "slow", "description": described, "inputSchema": word},
         {"name": "slow_write", "description": "Waits, then writes.", "inputSchema": word},
+        {
+            "name": "floods",
+            "description": "Answers with a line without an end, or lines.",
+            "inputSchema": word,
+        },
         {"name": "asks", "description": "Asks the client something, by that method.", "inputSchema": word},
     ]
     if extra:
@@ -61,6 +76,15 @@ def call(ident: Any, name: str, word: str) -> None:
         ASKING[f"ask {ident}"] = ident
         say({"id": f"ask {ident}", "method": word, "params": given.get(word, {})})
         return
+    if name == "floods":
+        note(f"floods {word}")
+        if word == "line":
+            flood()
+        for at in range(int(word)):
+            say(
+                {"method": "notifications/message", "params": {"level": "info", "data": f"{at} " + "x" * 500}}
+            )
+            sys.stdout.write("no message at all\n")
     if name.startswith("slow"):
         note(f"began {word}")
         while not (FOLDER / "go").exists():
@@ -73,12 +97,24 @@ def call(ident: Any, name: str, word: str) -> None:
     say({"id": ident, "result": {"content": [{"type": "text", "text": f"{name} {word}"}], "isError": False}})
 
 
+def stay() -> None:
+    """Neither it nor its child leaves when asked to; both pids are told."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+    told = {"child": child.pid, "folder": str(Path.cwd()), "environment": dict(os.environ)}
+    (FOLDER / "told").write_text(json.dumps(told))
+
+
 def main() -> None:
     print("a line on standard error", file=sys.stderr, flush=True)
     (FOLDER / "pid").write_text(str(os.getpid()))
+    if sys.argv[2:] == ["deaf"]:
+        stay()
     for line in sys.stdin:
         if sys.argv[2:] == ["silent"]:
             continue
+        if sys.argv[2:] == ["flood"]:
+            flood()
         asked = json.loads(line)
         ident, given = asked.get("id"), asked.get("params") or {}
         match asked.get("method"):
@@ -117,6 +153,8 @@ def main() -> None:
                 say({"id": ident, "error": {"code": -32601, "message": "no such method"}})
             case _:
                 pass
+    if sys.argv[2:] == ["deaf"]:
+        time.sleep(600)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from mcp import StdioServerParameters
 from mcp_server import make
 from pilothouse import AgentController, MemoryJournal
 from pilothouse.controllers import MCPController, MCPUnavailable, Reconnect
+from pilothouse.controllers.mcp.bodies import LARGEST
 from pilothouse.errors import ConfigError, UsageError
 from pilothouse.testing.scripted import ScriptedProvider, call
 
@@ -44,6 +45,11 @@ def plain(folder: Path, *more: str) -> StdioServerParameters:
 def done(folder: Path) -> list[str]:
     path = folder / "done.txt"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def taken(folder: Path) -> int:
+    """Bytes that a flooding server has got rid of."""
+    return (folder / "sent").stat().st_size * 1024
 
 
 async def until(check: Callable[[], object], seconds: float = 20.0) -> None:
@@ -318,6 +324,27 @@ async def test_closing_from_any_task_twice_and_while_connecting(tmp_path: Path) 
         await connecting
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
     await until(lambda: asyncio.all_tasks() - before == set())
+
+
+async def test_a_process_and_its_children_end_whether_they_want_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MC-1, MC-6: it runs where and with what it was told, without our secrets; closing ends the whole tree."""
+    monkeypatch.setenv("OUR_API_KEY", "sesame")
+    server = plain(tmp_path, "deaf").model_copy(update={"cwd": tmp_path, "env": {"THEIR_KEY": "a"}})
+    mcp = MCPController(server, namespace="t")
+    await mcp.connect()
+    about = json.loads((tmp_path / "told").read_text())
+    assert about["folder"] == str(tmp_path)
+    assert about["environment"]["THEIR_KEY"] == "a"
+    assert about["environment"]["PATH"] == os.environ["PATH"]
+    assert "OUR_API_KEY" not in about["environment"]
+    began = time.monotonic()
+    await mcp.aclose()
+    assert time.monotonic() - began < 7
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    with contextlib.suppress(psutil.NoSuchProcess):  # a child is reaped by whoever runs as process 1
+        assert psutil.Process(about["child"]).status() == psutil.STATUS_ZOMBIE
 
 
 async def test_approval_by_effect_and_by_distrust(tmp_path: Path) -> None:
@@ -641,6 +668,86 @@ async def test_an_answer_without_an_end_is_cut(how: str, monkeypatch: pytest.Mon
                 await until(lambda: mcp.status == "ready")
                 await (await agent.send("again")).result()
                 assert results(provider)[-1] == "fine"
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "non_idempotent"])
+async def test_a_line_without_an_end_ends_the_call_and_the_process(
+    effect: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MC-4, MC-32: a process that floods in a call: by the limit, not by the timeout; the next call has a new connection."""
+    async with MCPController(
+        plain(tmp_path),
+        namespace="t",
+        approval="never",
+        effects={"floods": effect},
+        reconnect=FAST,
+        call_timeout=600,
+    ) as mcp:
+        pid = int((tmp_path / "pid").read_text())
+        provider = ScriptedProvider(
+            [call("t__floods", {"word": "line"})], "ok", [call("t__echo", {"word": "hi"})], "ok"
+        )
+        async with AgentController(provider, controllers=[mcp]) as agent:
+            reply = await agent.send("go")
+            async with asyncio.timeout(60):
+                await reply.result() if effect == "idempotent" else await reply.wait()
+            (result,) = [message for message in provider.requests[-1].messages if message.role == "tool"]
+            assert result.is_error
+            assert len(result.text) < 1000
+            assert "xxx" not in result.text + caplog.text
+            again = 2 if effect == "idempotent" else 1  # what may be repeated is asked once more
+            assert done(tmp_path) == ["floods line"] * again
+            await until(lambda: mcp.status == "ready")
+            assert LARGEST < taken(tmp_path) < LARGEST + 2_000_000
+            assert not psutil.pid_exists(pid)
+            await (await agent.send("again")).result()
+            assert results(provider)[-1] == "echo hi"
+
+
+async def test_a_line_without_an_end_while_connecting(tmp_path: Path) -> None:
+    """MC-3: told at once, with the reason; the next attempt works."""
+    servers = [plain(tmp_path), plain(tmp_path, "flood")]
+    mcp = MCPController(
+        servers.pop,
+        namespace="t",
+        approval="never",
+        connect_timeout=600,
+        reconnect=Reconnect(first_delay=0.01),
+    )
+    async with asyncio.timeout(60):
+        with pytest.raises(MCPUnavailable, match="a line of more than 33554432 bytes"):
+            await mcp.connect()
+    assert LARGEST < taken(tmp_path) < LARGEST + 2_000_000
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert await told(mcp, call("t__echo", {"word": "hi"})) == ["echo hi"]
+
+
+async def test_output_that_is_no_text_ends_the_connection() -> None:
+    """MC-3: at once, in one line."""
+    write = "import sys; sys.stdout.buffer.write(b'\\xff\\n'); sys.stdout.flush(); sys.stdin.read()"
+    server = StdioServerParameters(command=sys.executable, args=["-S", "-c", write])
+    mcp = MCPController(server, namespace="t", connect_timeout=600)
+    async with asyncio.timeout(60):
+        with pytest.raises(MCPUnavailable, match="ended the connection"):
+            await mcp.connect()
+    await mcp.aclose()
+
+
+async def test_a_flood_of_lines_does_not_end_a_call(tmp_path: Path) -> None:
+    """Notifications, and lines that are no messages, are dropped one by one; the answer after them arrives."""
+    async with MCPController(plain(tmp_path), namespace="t", approval="never") as mcp:
+        before = psutil.Process().memory_info().rss
+        assert await told(mcp, call("t__floods", {"word": "2000"})) == ["floods 2000"]
+        assert psutil.Process().memory_info().rss - before < 50_000_000
+
+
+async def test_a_long_line_within_the_limit_is_an_answer(tmp_path: Path) -> None:
+    """Pieces of a line, and characters of more than one byte, are put together."""
+    word = "é€𝄞" * 200_000
+    async with MCPController(plain(tmp_path), namespace="t", approval="never") as mcp:
+        link = mcp._link
+        found = await link.call("echo", {"word": word}, timeout=60, progress=None)
+        assert found.content[0].text == f"echo {word}"
 
 
 async def test_a_server_that_lies_about_its_tools(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

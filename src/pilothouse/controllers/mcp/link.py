@@ -8,11 +8,8 @@ owner task enters and leaves, callers hand it calls and await futures, and each 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import random
 import re
-import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
 
 from ...errors import UsageError
 from ..errors import MCPUnavailable
+from .process import LineTooLong, command
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult
@@ -39,8 +37,6 @@ QUICK_DEATHS: Final = 5
 """A server that dies so often, each time within a minute of connecting, is left alone."""
 
 CONNECTION_CLOSED: Final = -32000
-STDERR: Final = 64 * 1024
-"""Bytes a minute of a server's standard error that are logged."""
 
 
 @final
@@ -205,7 +201,9 @@ class Link:
                 self._settle(MCPUnavailable(self.namespace, "closed"))
                 raise
             except Exception as error:  # noqa: BLE001 - groups, timeouts, missing commands: all are a lost connection
-                reason = reason_of(error)
+                innermost = _innermost(error)
+                closed = getattr(innermost, "code", None) == CONNECTION_CLOSED
+                reason = (self._ended if closed else "") or reason_of(innermost)
             self._drop(reason)
             if self._closing.is_set():
                 self._settle(MCPUnavailable(self.namespace, "closed"))
@@ -390,7 +388,7 @@ class Link:
         if isinstance(server, Server | MCPServer):
             return server
         if isinstance(server, StdioServerParameters):
-            return _watched(_command(server, self.namespace), self._end)
+            return _watched(command(server, self.namespace), self._end)
         if isinstance(server, str):
 
             @asynccontextmanager
@@ -423,10 +421,15 @@ def _progress(told: Progress) -> Any:
 _CREDENTIALS: Final = re.compile(r"//[^/\s@]+@|(bearer|token|key|secret|password)[=:\s]+\S+", re.IGNORECASE)
 
 
-def reason_of(error: BaseException) -> str:
-    """The innermost cause of an exception group, in one line and without credentials."""
+def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
+    return error
+
+
+def reason_of(error: BaseException) -> str:
+    """The innermost cause of an exception group, in one line and without credentials."""
+    error = _innermost(error)
     match error:
         case MCPUnavailable():
             text = error.reason
@@ -468,36 +471,13 @@ class _Watched:
 
     async def __anext__(self) -> Any:
         try:
-            return await self._stream.__anext__()
+            item = await self._stream.__anext__()
         except asyncio.CancelledError:
             raise
         except BaseException:
             self._ended("the server has ended the connection")
             raise
-
-
-@asynccontextmanager
-async def _command(server: Any, namespace: str) -> AsyncIterator[Any]:
-    """A server that is a process; what it writes to standard error goes to the log."""
-    from mcp.client.stdio import stdio_client
-
-    reading, writing = os.pipe()
-    log = logging.getLogger(f"pilothouse.mcp.{namespace}")
-    threading.Thread(target=_logged, args=(reading, log), name=f"mcp {namespace} stderr", daemon=True).start()
-    with os.fdopen(writing, "w") as errors:
-        async with stdio_client(server, errlog=errors) as streams:
-            yield streams
-
-
-def _logged(reading: int, log: logging.Logger) -> None:
-    """Logs lines until every writer is gone; beyond the limit of a minute nothing is kept."""
-    import time
-
-    left, since = STDERR, time.monotonic()
-    with os.fdopen(reading, "rb") as stream:
-        while line := stream.readline(8192):
-            if time.monotonic() - since > 60:
-                left, since = STDERR, time.monotonic()
-            if left > 0:
-                left -= len(line)
-                log.info("%s", line.decode(errors="replace").rstrip())
+        if isinstance(item, LineTooLong):
+            self._ended(str(item))
+            raise StopAsyncIteration
+        return item
