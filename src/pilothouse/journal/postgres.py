@@ -271,13 +271,7 @@ class PostgresJournal:
         """Waits until the head is beyond `after` or `timeout` seconds are over; returns the head's seq."""
         self._link.check_open()
 
-        async def seq() -> int:
-            found = await self._rows("run_to_append", run_id)
-            if not found:
-                raise RunNotFound(run_id)
-            return int(found[0][1])
-
-        return await self._watch.wait(run_id, after, seq, timeout)
+        return await self._watch.wait(run_id, after, timeout)
 
     # Ownership
 

@@ -8,13 +8,13 @@ pooler in transaction mode), looking now and then does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Final, final
 
 import asyncpg
 
-from ..errors import JournalError
+from ..errors import JournalError, RunNotFound
 from .postgres_link import Link, close_quietly
 
 GATHER_S: Final = 0.01
@@ -40,14 +40,22 @@ class LoopWatch:
         self._telling: asyncio.Task[None] | None = None
         self._untold = False
         self._listener: asyncpg.Connection | None = None
+        self._unasked: dict[str, list[asyncio.Future[int]]] = {}
+        self._asking: asyncio.Task[None] | None = None
 
-    async def wait(self, run_id: str, after: int, seq: Callable[[], Awaitable[int]], timeout: float) -> int:
-        """Waits until the run is beyond `after`, or `timeout` seconds are over; returns its seq as last known."""
+    async def wait(self, run_id: str, after: int, timeout: float) -> int:
+        """Waits until the run is beyond `after`, or `timeout` seconds are over; returns its seq as last known.
+
+        Raises:
+            RunNotFound: no such run.
+        """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         entry = (after, future)
         self._waiters.setdefault(run_id, set()).add(entry)
         try:
-            known = await seq()  # asked after the waiter stands in the list, so nothing is missed between
+            known = await self._ask(
+                run_id
+            )  # after the waiter stands in the list, so nothing is missed between
             if known > after:
                 return known
             if self._looking is None or self._looking.done():
@@ -71,6 +79,8 @@ class LoopWatch:
         """Tells what is untold, then ends its tasks and its connection."""
         if self._telling is not None:
             await asyncio.wait((self._telling,))
+        if self._asking is not None:
+            await asyncio.wait((self._asking,))
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait((self._looking,))
@@ -82,6 +92,36 @@ class LoopWatch:
             for after, future in self._waiters.get(run_id, ()):
                 if seq > after and not future.done():
                     future.set_result(seq)
+
+    async def _ask(self, run_id: str) -> int:
+        """Where a run is now. Whoever asks while a question is under way is asked for with the next, all in one."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._unasked.setdefault(run_id, []).append(answer)
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_all(), name="pilothouse-journal-asks")
+        return await answer
+
+    async def _ask_all(self) -> None:
+        while self._unasked:
+            asked, self._unasked = self._unasked, {}
+            found: dict[str, int] = {}
+            error: Exception | None = None
+            try:
+                found = await self._seqs(asked)
+            except JournalError as away:
+                error = away
+            for run_id, answers in asked.items():
+                for answer in answers:
+                    if answer.done():
+                        continue
+                    if run_id in found:
+                        answer.set_result(found[run_id])
+                    else:
+                        answer.set_exception(error or RunNotFound(run_id))
+
+    async def _seqs(self, run_ids: Collection[str]) -> dict[str, int]:
+        statement, ids = self._link.sql["seqs"], list(run_ids)
+        return {row[0]: row[1] for row in await self._link.read(lambda db: db.fetch(statement, ids))}
 
     async def _tell(self) -> None:
         while self._untold:
@@ -99,8 +139,7 @@ class LoopWatch:
             await asyncio.sleep(GATHER_S)
             self._notified.clear()
             with suppress(JournalError):
-                rows = await self._link.read(lambda db: db.fetch(self._link.sql["seqs"], list(self._waiters)))
-                self._wake({row[0]: row[1] for row in rows})
+                self._wake(await self._seqs(self._waiters))
 
     async def _listens(self) -> bool:
         if self._listener is not None and not self._listener.is_closed():
