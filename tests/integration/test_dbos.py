@@ -144,6 +144,36 @@ async def test_after_a_drain_nothing_more_is_driven_here(place) -> None:
         await engine.dispatcher.aclose()
 
 
+async def test_two_who_look_for_the_dead_put_a_ticket_back_once(place) -> None:
+    """Two reapers in the same moment; the one that was taken for dead is alive, and cannot end what is another's now."""
+    engine = Engine(*place)
+    await engine.dispatcher.start()
+    others = [DBOSDispatcher(shared_dsn(), place[0], schema=place[1]) for _ in range(2)]
+    try:
+        engine.open.clear()
+        await engine.dispatcher.enqueue(ticket("r1"))
+        async with asyncio.timeout(60):
+            while not engine.given:
+                await asyncio.sleep(0.02)
+        assert place[0].relay is not None
+        await place[0].relay.heartbeat(engine.dispatcher._me, 0)  # its lease is over
+        for other in others:
+            other.on_dispatch(QUEUE, engine.drive)
+        await asyncio.gather(*[other._reap() for other in others])
+        await place[0].relay.heartbeat(engine.dispatcher._me, 60_000)
+        async with asyncio.timeout(60):
+            while len(engine.given) < 2:
+                await asyncio.sleep(0.02)
+        await asyncio.gather(*[other._reap() for other in others])
+        engine.open.set()
+        await engine.dispatcher.enqueue(ticket("r2"))
+        assert await engine.driven(3) == ["r1", "r1", "r2"]
+    finally:
+        for other in others:
+            await other.aclose()
+        await engine.dispatcher.aclose()
+
+
 async def test_what_is_missing_is_said(place) -> None:
     """Bad input: a web node before the first worker, a database that is away, two workers in one process, limits of none."""
     web = DBOSDispatcher(shared_dsn(), place[0], schema=place[1])

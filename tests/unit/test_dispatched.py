@@ -96,6 +96,23 @@ async def test_a_run_is_asked_for_here_and_driven_there(cluster: Cluster) -> Non
     await until(lambda: cluster.board.outcomes == {"r1:1": "ended"})
 
 
+async def test_a_process_may_ask_for_what_it_drives_itself(cluster: Cluster) -> None:
+    """Web node and worker in one: what was shown of the run goes on, to its start, its deltas and its end."""
+
+    async def talk(_start, port) -> None:
+        port.tell(TextTold("m1", 0, "hello"))
+
+    both = await cluster.worker(TurnStarted(1), talk, *END)
+    asking = asyncio.ensure_future(both.start(spec()))
+    await until(lambda: both._fleet.mirror("r1") is not None or "r1" in both._fleet.live)
+    seen = asyncio.ensure_future(_all(both, "r1"))
+    run = await asyncio.wait_for(asking, 20)
+    assert (await run.wait(timeout=20)).outcome == Completed()
+    facts = [item.seq for item in await seen if isinstance(item, Record)]
+    assert facts == list(range(1, len(facts) + 1))
+    assert both._fleet.mirror("r1") is None
+
+
 async def test_equal_starts_on_two_nodes_are_one_run(cluster: Cluster) -> None:
     """RC-33 across nodes."""
     one, two = await cluster.web(), await cluster.web()

@@ -129,20 +129,26 @@ class Starter:
 
     async def _until_started_elsewhere(self, mirror: Mirror) -> None:
         """As `_until_started`, of a run that another process is to drive."""
+        fleet = self._fleet
         begun = asyncio.Event()
 
+        def shown() -> LiveRun | Mirror:  # this process may turn out to be the one that drives it
+            return fleet.live.get(mirror.run_id) or mirror
+
         def look(_: object) -> None:
-            if mirror.state.phase is not Phase.ACCEPTED:
+            if shown().state.phase is not Phase.ACCEPTED:
                 begun.set()
 
         mirror.observers.append(look)
         look(None)
-        self._fleet.agenda.after(self._fleet.timing.start, begun.set)
+        fleet.agenda.after(fleet.timing.start, begun.set)
         try:
             await begun.wait()
         finally:
-            mirror.observers.remove(look)
-        if mirror.state.phase is Phase.ACCEPTED:
+            for publishes in (mirror, shown()):
+                if look in publishes.observers:
+                    publishes.observers.remove(look)
+        if shown().state.phase is Phase.ACCEPTED:
             raise StartUnknown(mirror.run_id)
 
     async def _checked(self, spec: RunSpec) -> RunSpec:

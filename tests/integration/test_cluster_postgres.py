@@ -1,0 +1,103 @@
+"""Workers over a real Postgres whose clocks are wrong, and a database that is away for many leases."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from contextlib import AsyncExitStack
+
+from clusterkit import patiently
+from pilothouse.clock import SystemClock
+from pilothouse.events import Completed, ContinuityRestored, Noted, RunEnded, TurnEnded, TurnStarted
+from pilothouse.journal import PostgresJournal
+from pilothouse.messages import Message, Text
+from pilothouse.records import RunSpec
+from pilothouse.runs.controller import RunController
+from pilothouse.runs.timing import RunTiming
+from pilothouse.testing import Board, ScriptedRuntime
+from pilothouse.testing.runtimes import Leave, UntilStopped
+from postgres_server import PostgresServer, shared_dsn
+
+TIMING = RunTiming(lease=0.9, stop_grace=0.2, kill_grace=0.2)
+END = (TurnEnded(1), RunEnded(Completed()))
+SPEC = RunSpec("r1", "t", (Message("m", "user", (Text("hi"),)),))
+
+
+class Wrong(SystemClock):
+    """A clock that is so many hours off."""
+
+    def __init__(self, hours: float) -> None:
+        self._off_ms = int(hours * 3_600_000)
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self._off_ms
+
+
+async def node(
+    stack: AsyncExitStack, dsn: str, schema: str, board: Board, hours: float = 0.0, *script
+) -> RunController:
+    journal = await stack.enter_async_context(PostgresJournal(dsn, schema=schema))
+    dispatcher = board.dispatcher()
+    runs = RunController(
+        ScriptedRuntime(*script), journal=journal, dispatcher=dispatcher, timing=TIMING, clock=Wrong(hours)
+    )
+    await stack.enter_async_context(runs)
+    if script:
+        runs.work()
+    await dispatcher.start()
+    runs.engine = dispatcher  # type: ignore[attr-defined]
+    return runs
+
+
+async def test_nobodys_clock_but_the_databases_counts() -> None:
+    """RC-49, JR-24: workers an hour off in both directions take nothing from each other, and take over in time."""
+    schema, board = f"wrong{uuid.uuid4().hex[:12]}", Board()
+    async with AsyncExitStack() as stack:
+        web = await node(stack, shared_dsn(), schema, board, 24.0)
+        late = await node(stack, shared_dsn(), schema, board, -1.0, TurnStarted(1), UntilStopped(), Leave())
+        run = await web.start(SPEC)
+        early = await node(stack, shared_dsn(), schema, board, 1.0, TurnStarted(1), *END)
+        for _ in range(3):  # its sweeps look, and find that the run is driven
+            tickets, _ = await early.journal.relay.stranded(  # type: ignore[union-attr]
+                early.binding, early.descriptor.digest, after=0, limit=10
+            )
+            assert tickets == []
+            assert (await web.journal.head("r1")).fence == 2  # type: ignore[union-attr]
+            await SystemClock().sleep(TIMING.lease / 2)
+        late._fleet.agenda.after = lambda *_: None  # type: ignore[method-assign] - it renews nothing any more
+        late.engine.die()  # type: ignore[attr-defined]
+        assert (await run.wait(timeout=30)).outcome == Completed()
+        facts = [record.fact for record in await web.events("r1")]
+        assert sum(isinstance(fact, ContinuityRestored) for fact in facts) == 1
+
+
+async def test_a_database_that_is_away_for_many_leases_loses_nothing() -> None:
+    """Unreachable for long: the run waits, keeps what it has to store, and goes on; each fact once."""
+    server, board = PostgresServer(), Board()
+    away, back = asyncio.Event(), asyncio.Event()
+
+    async def steps(_start, port) -> None:
+        for number in range(6):
+            if number == 3:
+                away.set()
+                await back.wait()
+            await port.record(Noted("test/step", number))
+
+    try:
+        async with AsyncExitStack() as stack:
+            web = await node(stack, server.dsn, "away", board)
+            await node(stack, server.dsn, "away", board, 0.0, TurnStarted(1), steps, *END)
+            await web.start(SPEC, until="accepted")
+            await away.wait()
+            await asyncio.to_thread(server.stop, hard=True)
+            back.set()
+            await SystemClock().sleep(6 * TIMING.lease)
+            await asyncio.to_thread(server.start)
+            result = await patiently(lambda: web.wait_for_terminal("r1", timeout=60, through_unknown=True))
+            assert result.outcome == Completed()
+            records = await web.events("r1")
+            steps_stored = [r.fact.data for r in records if isinstance(r.fact, Noted)]
+            assert steps_stored[:6] == list(range(6))
+            assert (await web.journal.verify()).problems == ()
+    finally:
+        server.remove()
