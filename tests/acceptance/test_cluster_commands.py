@@ -26,7 +26,7 @@ from pilothouse.testing.scripted import Sleep
 def answer(request):
     said = request.messages[-1].text
     if "slow" in said:
-        return [piece for number in range(100) for piece in (f"{number} ", Sleep(0.04))]
+        return [piece for number in range(100) for piece in (f"{number} ", Sleep(0.05))]
     return [f"You said: {said}"]
 
 agent = AgentController(ScriptedProvider(answer, repeat=True, clock=SystemClock()))
@@ -154,11 +154,11 @@ def test_a_worker_that_is_stopped_hands_over_to_the_next(site: Site) -> None:
     for item in events(web.url, run_id):
         seen.append(item)
         if item["type"] == "delta" and len(site.processes) == 2:
-            site.worker()
             old.process.send_signal(signal.SIGTERM)
             while httpx2.get(f"{old.url}/readyz", timeout=30).status_code != 503:  # it drains
                 pass
             old.process.send_signal(signal.SIGTERM)
+            site.worker()
     assert old.wait() == 0
     facts = [item for item in seen if item["type"] == "fact"]
     assert [item["run_seq"] for item in facts] == list(range(1, len(facts) + 1))
