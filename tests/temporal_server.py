@@ -51,6 +51,9 @@ class TemporalServer:
             *("server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port)),
             *("--db-filename", self.folder / "temporal.db", "--log-level", "error"),
             *("--sqlite-pragma", "synchronous=OFF"),
+            # Priorities are an order within one of the partitions of a queue: four by default.
+            "--dynamic-config-value=matching.numTaskqueueReadPartitions=1",
+            "--dynamic-config-value=matching.numTaskqueueWritePartitions=1",
             *(f"--namespace={name}" for name in namespaces),
         ]
         with (self.folder / "log").open("ab") as log:

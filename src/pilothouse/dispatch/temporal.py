@@ -89,6 +89,10 @@ _CHECK_SERVER: Final = "check that the server runs and that `target` and `tls` a
 class TemporalDispatcher:
     """Implements `cluster.Dispatcher` with Temporal. Say the same in each process of a deployment.
 
+    Priorities are the order within each partition of a task queue, of which a server has four by default: strict with
+    `matching.numTaskqueueReadPartitions` and `…WritePartitions` at 1, about right otherwise. Tenants take turns where
+    the server has fairness switched on.
+
     Args:
         target: host and port of the server's front end.
         deployment: what the ids of its workflows and the names of its task queues begin with. Deployments with journals
@@ -261,10 +265,8 @@ class TemporalDispatcher:
         try:
             return await self._drives[ticket.queue](ticket)
         except asyncio.CancelledError:
-            why = activity.cancellation_details()
-            if why is not None and (why.cancel_requested or why.paused or why.reset):
-                raise  # somebody's doing in Temporal
-            # Closing, or given to another already. Reported as cancelled it would be the end of its ticket.
+            # Closing, given to another already, or somebody's doing in Temporal. The SDK would log it as a failure, and
+            # report what its own shutdown cancels as the end of the ticket.
             raise _for_another() from None
         finally:
             del self._in_hand[task]
