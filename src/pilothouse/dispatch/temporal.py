@@ -215,9 +215,8 @@ class TemporalDispatcher:
         tries = 0
         while not self._drained.is_set():
             try:
-                client = (
-                    await self._connect()
-                )  # its own: one connection takes a queue's next worker for a second one
+                # A connection of its own: on the old one the queue's next worker counts as a second one.
+                client = await self._connect()
                 if self._drained.is_set():
                     return
                 worker = self._workers[queue] = self._worker(client, queue)
