@@ -33,7 +33,7 @@ from pilothouse.runs.timing import RunTiming
 from pilothouse.testing import ScriptedProvider
 from pilothouse.testing.scripted import Sleep, call
 
-LEASE_S = 1.5
+LEASE_S = 3.0
 TIMING = RunTiming(lease=LEASE_S, park_after=0.5, stop_grace=2.0, kill_grace=1.0)
 WORDS = 20
 

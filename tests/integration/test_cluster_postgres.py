@@ -18,7 +18,7 @@ from pilothouse.testing import Board, ScriptedRuntime
 from pilothouse.testing.runtimes import Leave, UntilStopped
 from postgres_server import PostgresServer, shared_dsn
 
-TIMING = RunTiming(lease=0.9, stop_grace=0.2, kill_grace=0.2)
+TIMING = RunTiming(lease=2.5, stop_grace=0.2, kill_grace=0.2)
 END = (TurnEnded(1), RunEnded(Completed()))
 SPEC = RunSpec("r1", "t", (Message("m", "user", (Text("hi"),)),))
 
@@ -91,7 +91,7 @@ async def test_a_database_that_is_away_for_many_leases_loses_nothing() -> None:
             await away.wait()
             await asyncio.to_thread(server.stop, hard=True)
             back.set()
-            await SystemClock().sleep(6 * TIMING.lease)
+            await SystemClock().sleep(3 * TIMING.lease)
             await asyncio.to_thread(server.start)
             result = await patiently(lambda: web.wait_for_terminal("r1", timeout=60, through_unknown=True))
             assert result.outcome == Completed()

@@ -302,12 +302,12 @@ async def test_a_loop_that_stands_still_is_as_good_as_dead(queue: str, stack: As
 async def test_draining_takes_nothing_more_and_lets_go_of_nothing(queue: str, stack: AsyncExitStack) -> None:
     """A rolling deploy: what is in hand stays, longer than a lease; what is asked for now goes to the new worker."""
     old, new = Work(held=True), Work()
-    leaving = await stack.enter_async_context(working(queue, old, lease=0.9))
+    leaving = await stack.enter_async_context(working(queue, old, lease=2.0))
     ours, theirs = Ticket(f"a-{queue}", queue), Ticket(f"b-{queue}", queue)
     await leaving.enqueue(ours)
     await until(lambda: old.taken)
     await leaving.drain()
-    await stack.enter_async_context(working(queue, new, lease=0.9))
+    await stack.enter_async_context(working(queue, new, lease=2.0))
     await leaving.enqueue(theirs)
     assert await result_of(theirs) == "ended"
     beats = old.beats

@@ -31,7 +31,7 @@ from pilothouse.testing import Board, ScriptedRuntime
 from pilothouse.testing.runtimes import Ask, Hold, Leave, UntilStopped
 
 END = (TurnEnded(1), RunEnded(Completed()))
-TIMING = RunTiming(lease=0.9, stop_grace=0.2, kill_grace=0.2)
+TIMING = RunTiming(lease=2.0, stop_grace=0.2, kill_grace=0.2)
 
 
 def spec(run_id: str = "r1", thread_id: str = "t", **more) -> RunSpec:
@@ -207,7 +207,7 @@ async def test_a_stop_reaches_a_run_wherever_it_is(cluster: Cluster) -> None:
 async def test_a_run_at_rest_is_let_go_and_taken_up_by_its_answer(cluster: Cluster) -> None:
     """RC-51 with a dispatcher: no worker is held while a person thinks; the answer makes a new ticket."""
     web = await cluster.web()
-    timing = RunTiming(lease=0.9, park_after=0.05)
+    timing = RunTiming(lease=2.0, park_after=0.05)
     first = await cluster.worker(TurnStarted(1), Ask(Request("q", "input")), *END, timing=timing)
     await web.start(spec())
     await until(lambda: cluster.board.outcomes.get("r1:1") == "waiting")
