@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 AnyJournal: TypeAlias = "SQLiteJournal | PostgresJournal"
 
+SCHEMA = "pilothouse"
+"""Of a Postgres address that names none."""
+
 POSTGRES = ("postgresql://", "postgres://")
 
 
@@ -40,7 +43,7 @@ def journal_at(place: str, *, must_be: bool = False) -> AnyJournal:
             'a journal in Postgres needs a package: pip install "pilothouse[postgres]"'
         ) from error
     dsn, _, schema = place.partition("#")
-    return PostgresJournal(dsn, schema=schema or "pilothouse")
+    return PostgresJournal(dsn, schema=schema or SCHEMA)
 
 
 def shown(place: str) -> str:
@@ -66,16 +69,19 @@ def dispatcher_of(
 
     assert isinstance(journal, PostgresJournal)
     limits = DispatchLimits(worker=worker, rate=_rate(rate))
+    dsn, _, schema = place.partition("#")
+    schema = schema or SCHEMA
     if word == "dbos":
         from ..dispatch.dbos import DBOSDispatcher
 
-        dsn, _, schema = place.partition("#")
-        return DBOSDispatcher(dsn, journal, schema=f"{schema or 'pilothouse'}_dbos", limits=limits)
+        return DBOSDispatcher(dsn, journal, schema=f"{schema}_dbos", limits=limits)
     if word.startswith("temporal://"):
         from ..dispatch.temporal import TemporalDispatcher
 
         target, _, namespace = word.removeprefix("temporal://").partition("/")
-        return TemporalDispatcher(target, namespace=namespace or "default", limits=limits, lease=lease)
+        return TemporalDispatcher(  # journals that share a namespace have runs of the same ids
+            target, namespace=namespace or "default", deployment=schema, limits=limits, lease=lease
+        )
     raise ConfigError(f"--dispatch is dbos or temporal://HOST:PORT, not {word!r}")
 
 

@@ -36,46 +36,30 @@ def worker(
         raise ConfigError(
             f"{host} is open to other machines: a worker shows its health and metrics to this one alone"
         )
-    run_alone(
-        lambda: _work(
-            target, model, db, dispatch, concurrency, per_principal, rate, lease, config_change, host, port
-        )
-    )
 
+    async def work() -> None:
+        def say(text: str) -> None:
+            typer.echo(text, err=True)
 
-async def _work(
-    target: str | None,
-    model: str | None,
-    db: str,
-    dispatch: str,
-    concurrency: int,
-    per_principal: int | None,
-    rate: str,
-    lease: float,
-    config_change: str,
-    host: str,
-    port: int,
-) -> None:
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
+        journal = journal_at(db)
+        dispatcher = dispatcher_of(dispatch, db, journal, worker=concurrency, rate=rate, lease=lease)
+        async with Agents(target, model, say) as definition, journal:
+            await journal.open()
+            app = Server(
+                {"default": definition},
+                journal=journal,
+                faces=(),
+                openapi=False,
+                timing=RunTiming(lease=lease, park_after=PARK_S),
+                dispatcher=dispatcher,
+                work=WorkOptions(config_change=config_change, per_principal=per_principal),
+            )
 
-    journal = journal_at(db)
-    dispatcher = dispatcher_of(dispatch, db, journal, worker=concurrency, rate=rate, lease=lease)
-    async with Agents(target, model, say) as definition, journal:
-        await journal.open()
-        app = Server(
-            {"default": definition},
-            journal=journal,
-            faces=(),
-            openapi=False,
-            timing=RunTiming(lease=lease, park_after=PARK_S),
-            dispatcher=dispatcher,
-            work=WorkOptions(config_change=config_change, per_principal=per_principal),
-        )
+            def ready(url: str) -> None:
+                say(f"drives up to {concurrency} runs at once, by {dispatch}")
+                say(f"health and metrics are at {url}/readyz and {url}/metrics")
+                say(f"the journal is {shown(db)}; Ctrl-C hands the runs over and stops")
 
-        def ready(url: str) -> None:
-            say(f"drives up to {concurrency} runs at once, by {dispatch}")
-            say(f"health and metrics are at {url}/readyz and {url}/metrics")
-            say(f"the journal is {shown(db)}; Ctrl-C hands the runs over and stops")
+            await serve_forever(app, host, port, ready=ready)
 
-        await serve_forever(app, host, port, ready=ready)
+    run_alone(work)
