@@ -26,7 +26,8 @@ class Subject(common.Adapter):
         return AgentController(self.fake, system_prompt="Be helpful.", **options)
 
     async def turn(self) -> str:
-        return (await (await self.agent().send(common.PROMPT)).result()).text
+        agent = self.agent()
+        return (await (await agent.send(common.PROMPT)).result()).text
 
     async def tool_turn(self, n: int) -> str:
         agent = self.agent(tools=[add], params={"calls": n}, config=LoopConfig(repetition_breaker=None))
@@ -40,8 +41,8 @@ class Subject(common.Adapter):
             nonlocal seen
             seen += 1
 
-        reply = await self.agent(on_response_chunk=chunk).send(common.PROMPT)
-        await reply.wait()
+        agent = self.agent(on_response_chunk=chunk)  # held: a conversation that nobody holds stops
+        await (await agent.send(common.PROMPT)).wait()
         self.fake.deltas = 0
         return seen
 

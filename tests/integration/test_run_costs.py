@@ -8,7 +8,12 @@ import tracemalloc
 import weakref
 from collections import Counter
 
+import pytest
+
+from pilothouse import AgentController
 from pilothouse.commands import Request
+from pilothouse.conversation.reply import Reply
+from pilothouse.errors import DeadReply
 from pilothouse.events import (
     Completed,
     MessageAdded,
@@ -251,3 +256,61 @@ async def test_a_controller_that_is_dropped_unclosed_stays_for_its_runs_and_no_l
     while (head := await journal.head("going on")) is None or head.summary.state != "terminal":
         await asyncio.sleep(0)
     assert head.summary.status == "completed"
+
+
+async def test_a_conversation_that_nobody_holds_leaves_nothing_for_the_collector() -> None:
+    """AC-87, §3.16: closed or not, whether its last reply is held or not; so no pause grows with conversations."""
+
+    async def talk(*, close: bool) -> Reply:
+        agent = AgentController(ScriptedProvider("a", "b"))
+        for prompt in ("1", "2"):
+            reply = await agent.send(prompt)
+            await reply.result()
+            await reply.wait_closed()
+        if close:
+            await agent.aclose()
+        return reply
+
+    await talk(close=True)
+    gc.collect()
+    gc.disable()
+    try:
+        for close in (True, False):
+            reply = await talk(close=close)
+            await asyncio.sleep(0)
+            assert gc.collect() == 0
+            assert (reply.text, reply.abort()) == ("b", False)
+            await reply.aclose()
+            with pytest.raises(DeadReply):
+                reply.update_state({"a": 1})
+    finally:
+        gc.enable()
+
+
+async def test_a_conversation_in_memory_keeps_the_bytes_of_what_was_said_and_little_more() -> None:
+    """§3.16: 20 messages of 200 characters with the record of their ten runs; ended runs leave memory with their task."""
+    count, turns = 40, 10
+    provider = ScriptedProvider(*["y" * 200] * (turns * (count + 2)))
+    kept: list[AgentController] = []
+
+    async def talk() -> None:
+        agent = AgentController(provider)
+        for _ in range(turns):
+            reply = await agent.send("x" * 200)
+            await reply.wait_closed()
+        kept.append(agent)
+
+    await talk()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await talk()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(count):
+            await talk()
+        gc.collect()
+        each = (tracemalloc.get_traced_memory()[0] - before) / count
+    finally:
+        tracemalloc.stop()
+    assert each < 75_000  # 58 kB; 180 kB before ended runs left with their task and were packed
+    assert kept[-1].runs.stats().finished == 0

@@ -104,7 +104,7 @@ async def test_a_process_may_ask_for_what_it_drives_itself(cluster: Cluster) -> 
 
     both = await cluster.worker(TurnStarted(1), talk, *END)
     asking = asyncio.ensure_future(both.start(spec()))
-    await until(lambda: both._fleet.mirror("r1") is not None or "r1" in both._fleet.live)
+    await until(lambda: both._fleet.mirror("r1") is not None or "r1" in both._fleet.live or asking.done())
     seen = asyncio.ensure_future(_all(both, "r1"))
     run = await asyncio.wait_for(asking, 20)
     assert (await run.wait(timeout=20)).outcome == Completed()

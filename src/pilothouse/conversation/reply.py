@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
+from weakref import ref
 
 from msgspec import Struct
 
 from ..cancel import Token
-from ..errors import OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete, UsageError
+from ..errors import DeadReply, OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete, UsageError
 from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, Truncated, Unknown
 from ..loop.context import current
 from ..messages import JSON, Message, Usage
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from .sealing import Changes
     from .sending import Sender
 
+
+_Moment: TypeAlias = Literal["piece", "commit", "handed", "end", "over"]
+"""What somebody can wait for."""
 
 _patching: Final = threading.Lock()
 """One for all: it is held for an assignment, and most sends change no state."""
@@ -77,21 +81,57 @@ class Reply:
         hook_errors: of hooks that ran once the outcome was fixed: it stands.
     """
 
-    # Of the class: most sends have none of these.
-    hook_errors: tuple[HookFailure, ...] = ()
-    around: Around | None = None  # what a host plugged in around it
-    changes: Changes | None = None  # what its tools have staged
-    patch: Mapping[str, JSON] | None = None  # of the shared state, until the first append takes it
-    patch_taken = False
-    notes: tuple[Noted, ...] = ()  # remarks of AI controllers, until the first append takes them
-    drafted = False  # its user message is a new one
-    resumed = False  # its run was begun by an earlier process
-    usage: Usage | None = None  # of the model response read last
-    model: str | None = None
-    finish_reason: str | None = None
+    __slots__ = (
+        "__weakref__",
+        "_found",
+        "_held",
+        "_pieces",
+        "_stopped",
+        "_text",
+        "_waiters",
+        "around",
+        "awaited",
+        "call",
+        "changes",
+        "closed",
+        "committed",
+        "dead",
+        "deadline",
+        "drafted",
+        "error",
+        "expired",
+        "fingerprint",
+        "finish_reason",
+        "foreign",
+        "given",
+        "handed_over",
+        "hook_errors",
+        "id",
+        "messages",
+        "metadata",
+        "model",
+        "notes",
+        "options",
+        "outcome",
+        "over",
+        "partial",
+        "patch",
+        "patch_taken",
+        "phase",
+        "registering",
+        "response_id",
+        "resumed",
+        "run",
+        "signal",
+        "thread_id",
+        "unobserve",
+        "usage",
+        "user_message",
+    )
 
     def __init__(self, sender: Sender, reply_id: str, thread_id: str) -> None:
-        self._sender = sender
+        self._held: Sender | None = sender  # until nothing more will be recorded of it
+        self._found = ref(sender)
         self.id = reply_id
         self.thread_id = thread_id
         self.run: Run | None = None
@@ -120,13 +160,21 @@ class Reply:
         self.fingerprint: Any = None
         self._pieces: list[str] | None = []  # None once the text is whole
         self._text: str | None = ""
-        self._readers: list[asyncio.Future[None]] = []
-        self._commits: list[asyncio.Future[None]] = []
-        self._handed: list[asyncio.Future[None]] = []
+        self._waiters: dict[_Moment, list[asyncio.Future[None]]] = {}
         self.handed_over = False
-        self._ends: list[asyncio.Future[None]] = []
-        self._overs: list[asyncio.Future[None]] = []
         self.closed = False
+        # Most sends have none of these.
+        self.hook_errors: tuple[HookFailure, ...] = ()
+        self.around: Around | None = None  # what a host plugged in around it
+        self.changes: Changes | None = None  # what its tools have staged
+        self.patch: Mapping[str, JSON] | None = None  # of the shared state, until the first append takes it
+        self.patch_taken = False
+        self.notes: tuple[Noted, ...] = ()  # remarks of AI controllers, until the first append takes them
+        self.drafted = False  # its user message is a new one
+        self.resumed = False  # its run was begun by an earlier process
+        self.usage: Usage | None = None  # of the model response read last
+        self.model: str | None = None
+        self.finish_reason: str | None = None
 
     def __repr__(self) -> str:
         """Names the reply and where it is."""
@@ -197,20 +245,20 @@ class Reply:
         """A piece of text was applied."""
         self._pieces.append(piece)  # type: ignore[union-attr]
         self._text = None
-        if self._readers:
-            _wake(self._readers)
+        if self._waiters:
+            self._wake("piece")
 
     def commit(self, run: Run) -> None:
         """The run is registered."""
         self.run, self.committed = run, True
         if not self.dead:
             self.phase = ReplyPhase.WAITING
-        _wake(self._commits)
+        self._wake("commit")
 
     def hand_over(self) -> None:
         """A stream was handed over, or never will be."""
         self.handed_over = True
-        _wake(self._handed)
+        self._wake("handed")
 
     def end(self, outcome: Outcome | Refused, error: BaseException | None) -> None:
         """The outcome is fixed: everybody who waits for it is woken."""
@@ -219,9 +267,9 @@ class Reply:
         self._text, self._pieces = self.text, None  # one text instead of its pieces
         if self.deadline is not None:
             self.deadline.stop()
-        self.hand_over()
-        for waiters in (self._commits, self._readers, self._ends):
-            _wake(waiters)
+        self.handed_over = True
+        self._wake("handed", "commit", "piece", "end")
+        self._let_go()
 
     def stop(self) -> None:
         """It was stopped: nothing of it is told any more."""
@@ -234,7 +282,37 @@ class Reply:
     def run_over(self) -> None:
         """Its run has an end on the record: the next one may be registered."""
         self.over = True
-        _wake(self._overs)
+        self._wake("over")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """The conversation remembers its last reply, which does not keep the conversation: no cycle is left."""
+        if self.over and self.outcome is not None:
+            self._held = None
+
+    @property
+    def _sender(self) -> Sender | None:
+        """Its conversation; None once the send is over and the conversation gone."""
+        return self._held or self._found()
+
+    def _wake(self, *moments: _Moment) -> None:
+        if not self._waiters:
+            return
+        for moment in moments:
+            for waiter in self._waiters.pop(moment, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def _wait(self, moment: _Moment) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(moment, []).append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            waiting = self._waiters.get(moment, [])
+            if waiter in waiting:
+                waiting.remove(waiter)
+            raise
 
     def finish(self) -> None:
         """There is no run of it, or none that works here."""
@@ -244,13 +322,14 @@ class Reply:
     async def wait_over(self) -> None:
         """Waits until nothing more will be recorded of it."""
         if not self.over:
-            await _wait(self._overs)
+            await self._wait("over")
 
     # For callers
 
     def abort(self) -> bool:
         """Stops this send only; False when it is over."""
-        return self._sender.abort(self)
+        sender = self._sender
+        return sender is not None and sender.abort(self)
 
     def update_state(self, patch: Mapping[str, JSON]) -> None:
         """Changes the shared state of the thread: each key of the patch replaces a whole branch.
@@ -262,7 +341,10 @@ class Reply:
             UsageError: the patch is no JSON object, is too large, or changes a key that belongs to an AI controller.
             DeadReply: the send is over.
         """
-        update(self._sender, self, patch)
+        sender = self._sender
+        if sender is None:
+            raise DeadReply(self.id)
+        update(sender, self, patch)
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """All text from its start, at any time and any number of times; a slow reader gets pieces joined (AC-102).
@@ -277,7 +359,7 @@ class Reply:
                 read, characters = len(pieces), characters + len(fresh)
                 yield fresh
             else:
-                await _wait(self._readers)
+                await self._wait("piece")
         if rest := self.text[characters:]:
             yield rest
         if isinstance(self.outcome, Refused):
@@ -288,7 +370,7 @@ class Reply:
     async def wait_handed_over(self) -> None:
         """Waits until a stream is handed over or the send ends without one."""
         if not self.handed_over:
-            await _wait(self._handed)
+            await self._wait("handed")
 
     async def wait_committed(self) -> Run:
         """Waits until the run is registered, and returns it.
@@ -297,7 +379,7 @@ class Reply:
             ReplyCancelled: it was stopped before it had one. Otherwise what `send()` raised.
         """
         while self.run is None and self.outcome is None:
-            await _wait(self._commits)
+            await self._wait("commit")
         if self.run is not None:
             return self.run
         if isinstance(self.outcome, Refused):
@@ -313,7 +395,7 @@ class Reply:
         if self.outcome is None:
             self._check_outside()
         while self.outcome is None:
-            await _wait(self._ends)
+            await self._wait("end")
         return self.outcome
 
     def _check_outside(self) -> None:
@@ -367,11 +449,15 @@ class Reply:
             self._check_outside()
             await self._until_closed()
             return True
-        return await within(timeout, self._until_closed(), self._sender.clock)
+        sender = self._sender
+        if sender is None:
+            return True
+        return await within(timeout, self._until_closed(), sender.clock)
 
     async def _until_closed(self) -> None:
         await self.wait_over()
-        await self._sender.join(self)
+        if (sender := self._sender) is not None:
+            await sender.join(self)
         if self.around is not None:
             await self.around.wait_over()
         self.closed = True
@@ -379,7 +465,8 @@ class Reply:
     async def aclose(self) -> None:
         """Aborts it if it has not ended, and waits for it, bounded by `close_timeout`."""
         self.abort()
-        await self.wait_closed(self._sender.close_timeout)
+        sender = self._sender
+        await self.wait_closed(None if sender is None else sender.close_timeout)
 
     async def __aenter__(self) -> Self:
         """Returns itself."""
@@ -388,21 +475,3 @@ class Reply:
     async def __aexit__(self, *exc: object) -> None:
         """Closes."""
         await self.aclose()
-
-
-def _wake(waiters: list[asyncio.Future[None]]) -> None:
-    woken = waiters[:]
-    waiters.clear()
-    for waiter in woken:
-        if not waiter.done():
-            waiter.set_result(None)
-
-
-async def _wait(waiters: list[asyncio.Future[None]]) -> None:
-    waiter = asyncio.get_running_loop().create_future()
-    waiters.append(waiter)
-    try:
-        await waiter
-    finally:
-        if waiter in waiters:
-            waiters.remove(waiter)

@@ -1,7 +1,7 @@
 """The journal of a process that needs none afterwards: the whole contract, fences included, without durability.
 
 No method but `changed` ever suspends (`immediate`), so a caller's append is part of its own step. Records are kept as
-they come, and are never decoded again.
+they come; the ended runs that a thread has gone on from are kept as bytes (`packed.py`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from .catalog import (
     twice_in,
 )
 from .liveness import LeaseClock
+from .packed import pack, unpack
 from .threads import MemoryThreads
 from .verify import verify
 
@@ -66,7 +67,18 @@ from .verify import verify
 class _Run:
     """A run as it is kept: everything about it and its facts."""
 
-    __slots__ = ("facts", "fence", "head", "ids", "number", "owner", "registration", "summary", "waiting")
+    __slots__ = (
+        "_facts",
+        "_ids",
+        "_packed",
+        "fence",
+        "head",
+        "number",
+        "owner",
+        "registration",
+        "summary",
+        "waiting",
+    )
 
     def __init__(
         self, number: int, registration: Registration, summary: RunSummary, owner: str | None, fence: int
@@ -75,11 +87,28 @@ class _Run:
         self.registration = registration
         self.summary = summary
         self.head = Head(0, chain_start(registration.spec.run_id, registration.spec_digest))
-        self.facts: list[Record] = []
-        self.ids: dict[str, int] = {}  # event id → seq
+        self._facts: list[Record] = []
+        self._ids: dict[str, int] = {}  # event id → seq
+        self._packed = b""
         self.fence = fence
         self.owner = owner
         self.waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def facts(self) -> list[Record]:
+        """Its records in order; read back, where they are packed."""
+        return self._facts if not self._packed else unpack(self.registration, self._packed)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The seq of each event id."""
+        return self._ids if not self._packed else {record.event_id: record.seq for record in self.facts}
+
+    def pack(self) -> None:
+        """Keeps the facts as bytes, if it has its end: a quarter of the memory, and nothing for the collector."""
+        if self.summary.state == "terminal" and not self._packed:
+            self._packed = pack(self._facts)
+            self._facts, self._ids = [], {}
 
 
 @final
@@ -146,6 +175,7 @@ class MemoryJournal:
         if siblings is None:
             self._by_thread[spec.thread_id] = [run]
         else:
+            siblings[-1].pack()  # who goes on from it has read it
             siblings.append(run)
         if claim is None:
             return Created(RunHead(registration, run.head, summary, fence))

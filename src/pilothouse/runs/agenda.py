@@ -150,21 +150,26 @@ class Line(Generic[T]):
         self.clock = agenda.clock
         self._seconds = inf if seconds is None else seconds
         self._action = action
-        self._waiting: deque[tuple[float, ref[T]]] = deque()
+        self._waiting: deque[tuple[float, ref[T]]] | None = None  # where nothing waits: 0.8 kB
 
     def add(self, item: T) -> None:
         """The action is due for it, in the line's time from now on."""
         if self._seconds == inf:
             return
-        self._waiting.append((self.clock.monotonic() + self._seconds, ref(item)))
-        if len(self._waiting) == 1:
+        due = self.clock.monotonic() + self._seconds
+        if self._waiting is not None:
+            self._waiting.append((due, ref(item)))
+        else:
+            self._waiting = deque([(due, ref(item))])
             self._agenda.after(self._seconds, self._due)
 
     def _due(self) -> None:
-        now = self.clock.monotonic()
-        while self._waiting and self._waiting[0][0] <= now:
-            _, found = self._waiting.popleft()
+        now, waiting = self.clock.monotonic(), self._waiting
+        while waiting and waiting[0][0] <= now:
+            _, found = waiting.popleft()
             if (item := found()) is not None:
                 self._agenda.do(partial(self._action, item))
-        if self._waiting:
-            self._agenda.after(self._waiting[0][0] - now, self._due)
+        if waiting:
+            self._agenda.after(waiting[0][0] - now, self._due)
+        else:
+            self._waiting = None

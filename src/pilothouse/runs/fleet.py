@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import ref
 
 from msgspec.structs import replace
 
@@ -47,6 +49,12 @@ PRIORITY = "dispatch/priority"
 
 KEPT_FINISHED = 256
 """Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
+
+
+def _evict_of(found: ref[Fleet], live: LiveRun) -> None:
+    """Lets go of an ended run; what the fleet has due does not keep the fleet."""
+    if (fleet := found()) is not None:
+        fleet.evict(live)
 
 
 class Starting(NamedTuple):
@@ -91,7 +99,7 @@ class Fleet:
         self.clock = clock
         self.new_id = new_id
         self.agenda = Agenda(clock)
-        self._evictions = Line(self.agenda, timing.keep_finished, self._evict)
+        self._evictions = Line(self.agenda, timing.keep_finished, partial(_evict_of, ref(self)))
         self._lines = Lines.of(self.agenda, timing)
         self.paths = Paths(journal)
         self.owner = this_process(new_id())
@@ -346,11 +354,13 @@ class Fleet:
         if live.released and live.observers:
             self.watched[live.run_id] = live.observers
         if live.released and not live.followers:
-            self._evict(live)
+            self.evict(live)
+        elif self.journal.immediate and live.task is not None and not live.followers:
+            live.task.add_done_callback(lambda _: self.evict(live))  # the journal is memory, too
         else:
             self._evictions.add(live)
         if len(self.finished) > KEPT_FINISHED:
-            self._evict(next(iter(self.finished.values())))
+            self.evict(next(iter(self.finished.values())))
         if live.state.phase is Phase.TERMINAL:
             return  # the append of its end gave the claim up
         if self.journal.immediate:
@@ -383,7 +393,8 @@ class Fleet:
     def _zombie(self, _live: LiveRun) -> None:
         self.zombies += 1
 
-    def _evict(self, live: LiveRun) -> None:
+    def evict(self, live: LiveRun) -> None:
+        """Lets go of a run that is over, unless somebody follows it."""
         self.finished.pop(live.run_id, None)
         if self.threads.get(thread_id := live.registration.spec.thread_id) is live:
             del self.threads[thread_id]

@@ -13,7 +13,7 @@ from ...errors import (
     SeqConflict,
     ThreadConflict,
 )
-from ...events import Noted
+from ...events import Completed, Noted, RunEnded, RunStarted
 from ...messages import Message, Text
 from ...records import Head
 from ..sample_runs import SampleRun, claim_by
@@ -153,6 +153,27 @@ class RunChecks(Opens):
         assert (await run.append(journal, records, expected=before)).duplicate
         assert (await run.append(journal, records[:1], expected=before)).duplicate
         assert len(await all_records(journal, "run-1")) == 4
+
+    @check
+    async def test_an_ended_run_reads_the_same_once_its_thread_has_gone_on(self, journal: Journal) -> None:
+        """JR-2, JR-4, RC-5: whatever a store does with what hardly anybody reads again, no fact of it changes."""
+        run = SampleRun("run-1", thread_id="t")
+        await run.store(journal)
+        before = run.head
+        records = run.seal(RunStarted(), RunEnded(Completed()))
+        await run.append(journal, records)
+        whole = await all_records(journal, "run-1")
+        await SampleRun("run-2", thread_id="t").store(journal)
+        assert await all_records(journal, "run-1") == whole
+        assert (await journal.read("run-1", after=1, limit=1)).records == tuple(whole[1:2])
+        for record in whole:
+            assert await journal.find("run-1", record.event_id) == record
+        assert await journal.find("run-1", "another") is None
+        assert (await run.append(journal, records, expected=before)).duplicate
+        assert (await journal.verify("run-1")).problems == ()
+        head = await journal.head("run-1")
+        assert head is not None
+        assert (head.head, head.summary.state) == (run.head, "terminal")
 
     @check
     async def test_an_event_id_stands_for_one_content(self, journal: Journal) -> None:
