@@ -13,7 +13,7 @@ import pytest
 from pilothouse import AgentController
 from pilothouse.commands import Request
 from pilothouse.conversation.reply import Reply
-from pilothouse.errors import DeadReply
+from pilothouse.errors import DeadReply, UsageError
 from pilothouse.events import (
     Completed,
     MessageAdded,
@@ -314,3 +314,15 @@ async def test_a_conversation_in_memory_keeps_the_bytes_of_what_was_said_and_lit
         tracemalloc.stop()
     assert each < 75_000  # 58 kB; 180 kB before ended runs left with their task and were packed
     assert kept[-1].runs.stats().finished == 0
+
+
+async def test_closing_waits_for_nothing_where_nothing_is_under_way() -> None:
+    """RC-52: no task and no pass of the event loop; closing again, or twice at once, is the same."""
+    runs = RunController(AgentLoop(ScriptedProvider("done")))
+    run = await runs.start(spec("r1"))
+    assert (await run.wait()).view.status == "completed"
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            runs.aclose().send(None)
+    with pytest.raises(UsageError):
+        await runs.start(spec("r2"))

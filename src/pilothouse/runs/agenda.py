@@ -118,6 +118,11 @@ class Agenda:
         self._jobs.add(task)
         task.add_done_callback(self._done)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job that began has not ended."""
+        return bool(self._jobs)
+
     def _done(self, task: asyncio.Task[object]) -> None:
         self._jobs.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -36,6 +36,7 @@ from ..records import (
 )
 from .fleet import Fleet
 from .handle import Run
+from .inline import inline
 from .live import LiveRun
 from .ordering import Orders
 from .recovering import Recovery
@@ -108,7 +109,7 @@ class RunController:
         self._recovery = Recovery(self._fleet)
         self._orders = Orders(self._fleet, self._recovery, auto_recover)
         self._dispatched: Dispatched | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._screen: Screen | None = getattr(runtime, "screen", None)
 
     @property
@@ -513,7 +514,12 @@ class RunController:
         seconds; runs at rest are released as they are, others are recorded as lost by a shutdown, to be recovered.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._aclose(timeout))
+            loop = asyncio.get_running_loop()
+            if self._fleet.idle and self._dispatched is None:  # nothing is waited for
+                self._closing = loop.create_future()
+                self._closing.set_result(inline(self._aclose(timeout)))
+            else:
+                self._closing = loop.create_task(self._aclose(timeout))
         await asyncio.shield(self._closing)
 
     async def _aclose(self, seconds: float) -> None:

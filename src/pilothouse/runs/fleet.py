@@ -133,6 +133,12 @@ class Fleet:
         if self.closed:
             raise UsageError(f"cannot {action} while the run controller is closed")
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that it could wait for is under way, in memory or in its journal."""
+        busy = self._driven or self.starting or self.recovering or self.releasing or self.agenda.busy
+        return self.journal.immediate and not busy and self.dispatcher is None
+
     def claim_request(self) -> ClaimRequest:
         """A claim of this controller, now."""
         self.claims = True
