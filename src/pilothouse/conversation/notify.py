@@ -107,8 +107,13 @@ class Notifier:
             self.drain()
 
     def tell(self, name: str, *args: Any, fence: Fence | None = None) -> None:
-        """Queues a notification; it is dropped if `fence()` is False when its turn comes (AC-65)."""
+        """Queues a notification; it is dropped if `fence()` is False when its turn comes (AC-65).
+
+        Nothing is queued where nobody is to be told: what stands before it may still change that.
+        """
         if self._queue is None:
+            if name and not self._observers and not self._draining and self._option(name) is None:
+                return
             self._queue = deque()
         self._queue.append((name, args, fence))
 
@@ -123,7 +128,7 @@ class Notifier:
 
     def drain(self) -> None:
         """Delivers what is queued, unless an outer call is doing so."""
-        if self._draining:
+        if self._draining or self._queue is None:
             return
         self._draining = True
         try:
