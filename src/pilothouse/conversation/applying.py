@@ -79,12 +79,11 @@ class Reading:
     def __call__(self, item: Item) -> None:
         """Takes an item; an end is noticed also when the reply is dead."""
         if type(item) is Delta:
+            body = item.body
             if self._reply.dead:
                 return
-            body = item.body
-            if type(body) is TextTold and body.message_id == self._message_id:
-                if body.text:
-                    self._stage.piece(self, body.text)
+            if type(body) is TextTold and body.message_id == self._message_id and body.text:
+                self._stage.piece(self, body.text)
             else:
                 self._delta(item)
             return

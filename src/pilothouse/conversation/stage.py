@@ -212,35 +212,35 @@ class Stage:
         reply.hand_over()
         self.tell()
 
-    def piece(self, reading: Reading, piece: str) -> None:
-        """A piece of text: applied, or buffered while paused (AC-22)."""
-        if self.state is not AgentState.PAUSED:
-            self._show(reading, piece)
-            if self._host is not None:
-                self.tell()
+    def piece(self, reading: Reading, piece: str, *, held: bool = False) -> None:
+        """A piece of text: applied, or buffered while paused (AC-22). `held`: it was buffered, and its time has come."""
+        if self.state is AgentState.PAUSED and not held:
+            self._hold(reading, piece)
             return
+        reading.reply.add_piece(piece)
+        notifier = self.notifier
+        callback = self._setup.options[CHUNK]
+        if callback is None and not notifier.observed:
+            self._fresh.append(piece)
+        else:
+            if self._fresh:
+                self._fresh.append(piece)
+                text = self.live_text
+            else:
+                text, self._live = self._live, ""  # in place, as there
+                text += piece
+                self._live = text
+            notifier.tell_piece(callback, piece, text, reading.wanted)
+        if self._host is not None and not held:
+            self.tell()
+
+    def _hold(self, reading: Reading, piece: str) -> None:
         if self._buffer is None:
             self._buffer = deque()
         self._buffer.append(piece)
         self._buffered += len(piece)
         if self._buffered >= reading.reply.options["pause_buffer"]:
             self._gates(reading.reply.id, ("read",))
-
-    def _show(self, reading: Reading, piece: str) -> None:
-        reading.reply.add_piece(piece)
-        notifier = self.notifier
-        callback = self._setup.options[CHUNK]
-        if callback is None and not notifier.observed:
-            self._fresh.append(piece)
-            return
-        if self._fresh:
-            self._fresh.append(piece)
-            text = self.live_text
-        else:
-            text, self._live = self._live, ""  # in place, as there
-            text += piece
-            self._live = text
-        notifier.tell_piece(callback, piece, text, reading.wanted)
 
     def response_ended(self, reading: Reading) -> None:
         """A response is whole: what is buffered of it is shown (AC-55)."""
@@ -325,7 +325,7 @@ class Stage:
         assert self._buffer is not None
         piece = self._buffer.popleft()
         self._buffered -= len(piece)
-        self._show(reading, piece)
+        self.piece(reading, piece, held=True)
 
     def drop_buffer(self) -> str:
         """What was buffered and will not be shown."""

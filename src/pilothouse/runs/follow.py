@@ -56,6 +56,7 @@ class Follower:
         self._ready: deque[Item] = deque()  # replayed from the journal, not given yet
         self._behind = True  # the journal may hold more than was read
         self._subscription: Subscription | None = None
+        self._live: Subscription | None = None  # it, while nothing else is to be looked at before its deltas
 
     @property
     def last_seq(self) -> int:
@@ -68,6 +69,22 @@ class Follower:
 
     async def __anext__(self) -> Item:
         """The next fact or delta."""
+        live = self._live
+        if live is not None:  # nearly everything that comes is one delta more
+            waiter = live.waiter()
+            if waiter is not None:
+                try:
+                    await waiter
+                except asyncio.CancelledError:
+                    live.forget(waiter)
+                    raise
+            if self._live is live and (delta := live.delta_nowait()) is not None:
+                return delta
+            self._live = None
+        return await self._next()
+
+    async def _next(self) -> Item:
+        """The next item, whatever has to be done for it."""
         while True:
             if self._ready:
                 return self._ready.popleft()
@@ -96,6 +113,8 @@ class Follower:
             elif type(item) is Delta:
                 if type(item.body) is Lagged:
                     self._behind = True
+                elif self._deltas:
+                    self._live = subscription
                 if self._deltas:
                     return item
             elif item.seq == self._seen + 1:  # type: ignore[union-attr]
@@ -213,6 +232,7 @@ class Follower:
     async def aclose(self) -> None:
         """Stops following. The run goes on."""
         self._over = True
+        self._live = None
         self._ready.clear()
         await self._unsubscribe()
 

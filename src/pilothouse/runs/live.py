@@ -146,7 +146,7 @@ class LiveRun:
         self.ring = Ring(follower_buffer, limits.follower_bytes)
         self.observers: list[Observer] = []
         self.desk = asyncio.Lock()  # commands are judged and recorded one at a time
-        self.partials = Partials()
+        self.partials = Partials(limits.partial_bytes)
         self.task: asyncio.Task[None] | None = None
         self.port: Port | None = None
         self.zombie = False
@@ -210,38 +210,69 @@ class LiveRun:
 
     def tell(self, body: DeltaBody) -> None:
         """Publishes a delta; text also waits to be saved as a fragment. What is no delta is logged and dropped (RC-17)."""
+        partials = self.partials
+        part = partials.current
+        if (
+            part is None
+            or part.type is not type(body)
+            or part.length != body.offset
+            or part.index != body.index
+            or part.message_id != body.message_id
+            or type(text := body.text) is not str
+            or not text
+        ):
+            self._tell_other(body)
+            return
+        size = len(text)
+        part.length = length = part.length + size
+        part.pending.append(text)
+        if length >= partials.mark:
+            self._look(size)
+        self._deltas += 1
+        delta = Delta(self.run_id, self._deltas, self.writer.state.seq, body)
+        self.ring.append(delta, 200 + size)
+        for observer in self.observers:  # as `_observe`, without the call
+            try:
+                observer(delta)
+            except Exception:
+                logger.exception("an observer of run %s failed", self.run_id)
+
+    def _tell_other(self, body: DeltaBody) -> None:
+        """Takes what does not just go on with the part that grew last."""
         if self.over:
             return
         kind = type(body)
         size = 200
         if kind in _STREAMED:
-            partials = self.partials
             try:
-                added = partials.add(body)  # type: ignore[arg-type]
+                self.partials.place(body)  # type: ignore[arg-type]
             except TypeError as error:
                 logger.warning("run %s: a delta was dropped: %s", self.run_id, error)
                 return
-            size += added
-            pending = partials.pending_chars
-            if pending == added and added:  # the first that waits
-                self._lines.partials.add(self)
-            elif pending >= self.limits.partial_bytes and not self._saving:
-                self._save_now()
+            if body.text:  # type: ignore[union-attr]
+                self.tell(body)  # now it does
+                return
         elif kind not in _OTHER:
             logger.warning("run %s: a delta was dropped: %s is none", self.run_id, kind.__name__)
             return
         elif kind is Extension or kind is ChildTold:
             size = 1000
         self._deltas += 1
-        delta = Delta(self.run_id, self._deltas, self.writer.state.seq, body)
-        self.ring.append(delta, size)
-        if self.observers:
-            self._observe(delta)
+        self._publish(Delta(self.run_id, self._deltas, self.writer.state.seq, body), size)
+
+    def _look(self, size: int) -> None:
+        """The first piece that waits to be saved was told, of so many characters, or too much waits (RC-19)."""
+        pending = self.partials.pending_chars
+        if pending == size:
+            self._lines.partials.add(self)
+        elif pending >= self.limits.partial_bytes and not self._saving:
+            self._save_now()
+        self.partials.set_mark(saving=self._saving)
 
     def _save_now(self) -> None:
-        if self.timing.partial_interval is None:
-            return
         self._saving = True
+        if self.timing.partial_interval is None:
+            return  # nothing is: it is not asked again
         if self.journal.immediate:
             inline(self.save_partials())
         else:
@@ -258,6 +289,7 @@ class LiveRun:
     async def save_partials(self) -> None:
         """Saves what was told and not yet saved (RC-19)."""
         self._saving = False
+        self.partials.set_mark()
         if self.over or self.writer.full:
             return  # what room is left is kept for its end
         if drafts := self.unsaved():
@@ -355,6 +387,7 @@ class LiveRun:
         if self.over:
             return
         self.over = True
+        self.partials.current = None  # so that nothing more is told
         code = _CLOSED.get(self.state.phase, "closing")
         self.writer.close(code)
         if self.port is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from math import inf
 
 from msgspec.structs import force_setattr
 
@@ -43,43 +44,48 @@ class _Part:
 
 
 class Partials:
-    """The streamed parts of one run's unfinished messages. Linear: a fragment is saved once, never a whole text."""
+    """The streamed parts of one run's unfinished messages. Linear: a fragment is saved once, never a whole text.
 
-    __slots__ = ("_current", "_parts", "pending_chars")
+    Attributes:
+        current: the part that grew last; its next piece needs no look-up. None once nothing more may be told.
+        mark: the length of the current part at which somebody has to look at what waits to be saved.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_limit", "_parts", "current", "mark")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit  # of characters that may wait
         self._parts: dict[tuple[str, str, int], _Part] = {}
-        self._current: _Part | None = None
-        self.pending_chars = 0
+        self.current: _Part | None = None
+        self.mark: float = 0
 
-    def add(self, told: Told) -> int:
-        """Counts a piece and gives it its offset; returns its characters.
+    @property
+    def pending_chars(self) -> int:
+        """The characters that wait to be saved."""
+        return sum([part.length - part.saved for part in self._parts.values()])
+
+    def place(self, told: Told) -> None:
+        """Makes its part the current one and gives the piece its offset: whoever told it may have left that out.
 
         Raises:
-            TypeError: it is not made as it should be; nothing was counted.
+            TypeError: it is not made as it should be; nothing was changed.
         """
-        part = self._current
-        if (
-            part is None
-            or part.index != told.index
-            or part.type is not type(told)
-            or part.message_id != told.message_id
-        ):
-            part = self._find(told)
-        text, length = told.text, part.length
+        text = told.text
         if type(text) is not str:
             raise TypeError(f"text is {type(text).__name__}, not str")
-        if told.offset != length:
+        part = self._find(told)
+        if told.offset != part.length:
             # The piece was made for this one call and nobody else holds it: filling it in place saves a copy.
-            force_setattr(told, "offset", length)
+            force_setattr(told, "offset", part.length)
         if not text:
-            part.named = length == 0
-            return 0
-        size = len(text)
-        part.length = length + size
-        part.pending.append(text)
-        self.pending_chars += size
-        return size
+            part.named = part.length == 0
+        self.set_mark()
+
+    def set_mark(self, *, saving: bool = False) -> None:
+        """Somebody has to look when the first piece waits, and when too much does; while that is being saved, not again."""
+        part, pending = self.current, self.pending_chars
+        if part is not None:
+            self.mark = inf if saving else part.length + self._limit - pending if pending else 0
 
     def _find(self, told: Told) -> _Part:
         kind = _NAMES[type(told)]
@@ -92,7 +98,7 @@ class Partials:
         part = self._parts.get(key)
         if part is None:
             part = self._parts[key] = _Part(told, kind)
-        self._current = part
+        self.current = part
         return part
 
     def take(self, *, whole: Collection[str] = ()) -> list[PartialSaved]:
@@ -103,11 +109,11 @@ class Partials:
         for part in self._parts.values():
             if (part.pending or part.named) and part.message_id not in whole:
                 part.named, text = False, "".join(part.pending)
-                self.pending_chars -= len(text)
                 place = (part.message_id, part.kind, part.index, part.saved)
                 out.append(PartialSaved(*place, text, part.call_id, part.tool))  # type: ignore[arg-type]
                 part.saved += len(text)
                 part.pending.clear()
+        self.set_mark()
         return out
 
     def left_by(self, drafts: Sequence[Written]) -> list[str] | None:
@@ -130,6 +136,5 @@ class Partials:
     def drop(self, message_id: str) -> None:
         """The message is whole (or was discarded): its fragments are superseded."""
         for key in [key for key in self._parts if key[0] == message_id]:
-            part = self._parts.pop(key)
-            self.pending_chars -= sum(map(len, part.pending))
-        self._current = None
+            del self._parts[key]
+        self.current = None

@@ -80,10 +80,10 @@ class Ring:
 
     def wake(self) -> None:
         """Wakes all who wait."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        self._waiters.clear()
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -128,6 +128,8 @@ class Subscription:
 
     A reader that falls out of the ring gets one `Lagged` delta, then the oldest kept item.
     """
+
+    __slots__ = ("_closed", "_cursor", "_last_seq", "_on_close", "_ring", "_run_id")
 
     def __init__(
         self, run_id: str, ring: Ring, last_seq: int, on_close: Callable[[Subscription], None]
@@ -212,8 +214,13 @@ class Subscription:
         return refused
 
     def waiter(self) -> asyncio.Future[None] | None:
-        """What to wait for; None if an item is there, or none will come (`Ring.waiter`)."""
-        return None if self._closed else self._ring.waiter(self._cursor)
+        """What to wait for; None if an item is there, or none will come. One that is not awaited goes to `forget`."""
+        ring = self._ring  # as `Ring.waiter`, without the call
+        if self._cursor < ring.first + len(ring._items) or ring.closed or self._closed:  # noqa: SLF001
+            return None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ring._waiters.append(waiter)  # noqa: SLF001
+        return waiter
 
     def forget(self, waiter: asyncio.Future[None]) -> None:
         """Gives a waiter back."""
