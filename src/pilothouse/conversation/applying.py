@@ -76,7 +76,7 @@ class Reading:
         self._inputs: Inputs | None = None
         self._late: list[Message] = []  # recorded after the stop
 
-    def __call__(self, item: Item) -> None:
+    def take(self, item: Item) -> None:
         """Takes an item; an end is noticed also when the reply is dead."""
         if type(item) is Delta:
             body = item.body

@@ -402,6 +402,7 @@ class ReplyPort:
         self.put_artifact = port.put_artifact
         self.get_artifact = port.get_artifact
         self.attended = getattr(port, "attended", True)
+        self.flow = getattr(port, "flow", None)
         watch = getattr(port, "on_gate", None)
         if watch is not None:
             self.on_gate = watch

@@ -395,7 +395,7 @@ class Sender:
         if here:
             self.thread.head = reply.id
         reply.commit(run)
-        reply.unobserve = runs.observe(reply.id, reading)
+        reply.unobserve = runs.observe(reply.id, reading.take)
         if reply.alive():
             self.stage.committed(reply, reading, shown)
             if reply.expired:

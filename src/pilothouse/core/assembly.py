@@ -187,7 +187,7 @@ class Assembly:
         return Message(self.message_id, "assistant", tuple(parts), stop_reason=reason)
 
     def text(self, event: TextDelta) -> TextTold | None:
-        """`feed` for a piece of text, which nearly all events are. Nothing may have come that ended it."""
+        """`feed` for a piece of text. Nothing may have come that ended it."""
         text = event.text
         if not text:
             return None
@@ -200,6 +200,11 @@ class Assembly:
         block.pieces.append(text)
         block.size = before + len(text)
         return TextTold(self.message_id, number, text, before)
+
+    def flowing(self, number: int) -> Callable[[str], None]:
+        """Opens a text block to be given its pieces, none of them empty; from then on it is not fed."""
+        self.visible = True
+        return self._texts.setdefault(number, _TextBlock(number)).pieces.append
 
     def _take_reasoning(self, event: ReasoningDelta) -> Told | None:
         number, text = event.block, event.text

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple, final
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, final
 
 import msgspec
 
+from ..contracts import RunPort
 from ..core.assembly import Assembly
 from ..core.window import message_tokens
 from ..events import (
+    DeltaBody,
     MessageAdded,
     ModelAttemptEnded,
     Noted,
     Outcome,
     ResponseStream,
+    TextTold,
 )
 from ..messages import Message, Model, StopReason, Usage
 from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd, TextDelta
@@ -26,6 +30,9 @@ from .retry import hint_of, may_retry
 from .stream import supervise
 from .waiting import sleep
 from .work import Work
+
+Say: TypeAlias = Callable[[str], None]
+"""Takes the pieces of one text."""
 
 logger: Final = logging.getLogger("pilothouse.loop")
 
@@ -125,7 +132,7 @@ class Asking:
             gate=gate,
         )
         async with response:
-            await response.each(_teller(assembly, work.port.tell))
+            await response.each(_teller(assembly, port))
         if self._first_due is not None:
             self._first_due = silence.first_due  # a pause has moved it
         work.spend(assembly.usage)
@@ -234,18 +241,47 @@ def is_empty(message: Message) -> bool:
     return not message.tool_calls and not message.text.strip()
 
 
-def _teller(assembly: Assembly, tell: Callable[..., object]) -> Callable[[ProviderEvent], None]:
-    """What is done with each event of a response."""
-    feed, text = assembly.feed, assembly.text
+def _teller(assembly: Assembly, port: RunPort) -> Callable[[ProviderEvent], None]:
+    """What is done with each event of a response. Nearly all are pieces of one text: that is opened once, on both sides."""
+    feed, tell, message_id = assembly.feed, port.tell, assembly.message_id
+    flow: Callable[[str, int], Say] = getattr(port, "flow", None) or partial(_flow, tell)
+    block: object = _unopened
+    grow: Say = _unopened
+    say: Say = _unopened
 
     def consume(event: ProviderEvent) -> None:
-        told = text(event) if type(event) is TextDelta else feed(event)
+        nonlocal block, grow, say
+        if type(event) is TextDelta:
+            if text := event.text:
+                if event.block != block:
+                    block = event.block
+                    grow, say = assembly.flowing(event.block), flow(message_id, event.block)
+                grow(text)
+                say(text)
+            return
+        told = feed(event)
         if told is not None:
             tell(told)
         elif type(event) is ResponseStarted and assembly.started is event:
-            tell(ResponseStream(assembly.message_id, event.response_id, event.model))
+            tell(ResponseStream(message_id, event.response_id, event.model))
 
     return consume
+
+
+def _flow(tell: Callable[[DeltaBody], object], message_id: str, index: int) -> Say:
+    """For a port that knows no shorter way."""
+    offset = 0
+
+    def say(text: str) -> None:
+        nonlocal offset
+        tell(TextTold(message_id, index, text, offset))
+        offset += len(text)
+
+    return say
+
+
+def _unopened(_: str) -> None:
+    raise AssertionError("no text is open")
 
 
 def _set_right(assembly: Assembly, model: Model) -> tuple[StreamEnd, Message]:

@@ -88,6 +88,7 @@ class Response:
         self._request = request
         self._scope = scope
         self._clock = clock
+        self._now = clock.monotonic  # bound once: it is asked at each wait
         self._silence = silence
         self._gate = gate
         self._verdict: StreamEnd | None = None  # set from outside: the reader is to end like this
@@ -291,7 +292,7 @@ class Response:
         # Later moments are further away, and the alarm finds that out by itself; only the first ones can be nearer.
         nearer = self._events_then <= 0
         self._events_then = self.events
-        self._waits_since = self._clock.monotonic()
+        self._waits_since = self._now()
         if nearer and self._alarm is not None:
             self._alarm.look()
 

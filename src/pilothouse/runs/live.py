@@ -76,7 +76,6 @@ class LiveRun:
 
     __slots__ = (
         "__weakref__",
-        "_deltas",
         "_lines",
         "_on_over",
         "_on_zombie",
@@ -89,6 +88,7 @@ class LiveRun:
         "cancel_level",
         "clock",
         "closing",
+        "deltas",
         "desk",
         "followers",
         "gate",
@@ -155,7 +155,7 @@ class LiveRun:
         self.over = False  # terminal, lost or released: nothing will be written here any more
         self.released = False  # let go at rest: it is over here, and neither ended nor lost
         self.followers = 0
-        self._deltas = 0
+        self.deltas = 0
         self._saving = False
         self._reader = read_facts
         self._on_over = on_over
@@ -210,57 +210,28 @@ class LiveRun:
 
     def tell(self, body: DeltaBody) -> None:
         """Publishes a delta; text also waits to be saved as a fragment. What is no delta is logged and dropped (RC-17)."""
-        partials = self.partials
-        part = partials.current
-        if (
-            part is None
-            or part.type is not type(body)
-            or part.length != body.offset
-            or part.index != body.index
-            or part.message_id != body.message_id
-            or type(text := body.text) is not str
-            or not text
-        ):
-            self._tell_other(body)
-            return
-        size = len(text)
-        part.length = length = part.length + size
-        part.pending.append(text)
-        if length >= partials.mark:
-            self._look(size)
-        self._deltas += 1
-        delta = Delta(self.run_id, self._deltas, self.writer.state.seq, body)
-        self.ring.append(delta, 200 + size)
-        for observer in self.observers:  # as `_observe`, without the call
-            try:
-                observer(delta)
-            except Exception:
-                logger.exception("an observer of run %s failed", self.run_id)
-
-    def _tell_other(self, body: DeltaBody) -> None:
-        """Takes what does not just go on with the part that grew last."""
         if self.over:
             return
         kind = type(body)
         size = 200
         if kind in _STREAMED:
             try:
-                self.partials.place(body)  # type: ignore[arg-type]
+                added = self.partials.add(body)  # type: ignore[arg-type]
             except TypeError as error:
                 logger.warning("run %s: a delta was dropped: %s", self.run_id, error)
                 return
-            if body.text:  # type: ignore[union-attr]
-                self.tell(body)  # now it does
-                return
+            size += added
+            if added and self.partials.full:
+                self.look(added)
         elif kind not in _OTHER:
             logger.warning("run %s: a delta was dropped: %s is none", self.run_id, kind.__name__)
             return
         elif kind is Extension or kind is ChildTold:
             size = 1000
-        self._deltas += 1
-        self._publish(Delta(self.run_id, self._deltas, self.writer.state.seq, body), size)
+        self.deltas += 1
+        self._publish(Delta(self.run_id, self.deltas, self.writer.state.seq, body), size)
 
-    def _look(self, size: int) -> None:
+    def look(self, size: int) -> None:
         """The first piece that waits to be saved was told, of so many characters, or too much waits (RC-19)."""
         pending = self.partials.pending_chars
         if pending == size:
@@ -406,7 +377,7 @@ class LiveRun:
         if self.port is not None:
             self.port.close(code)
         if code == "fenced":
-            self._publish(Delta(self.run_id, self._deltas, self.state.seq, OwnershipTold("elsewhere")), 200)
+            self._publish(Delta(self.run_id, self.deltas, self.state.seq, OwnershipTold("elsewhere")), 200)
             if self.task is not None and self.task is not asyncio.current_task():
                 self.task.cancel()
             self._end()
@@ -594,7 +565,7 @@ class LiveRun:
     def _stalled(self, stalled: bool) -> None:
         """The journal is away, or back: waiters are told, commands refused (RC-15)."""
         self._publish(
-            Delta(self.run_id, self._deltas, self.state.seq, OwnershipTold("stalled" if stalled else "here")),
+            Delta(self.run_id, self.deltas, self.state.seq, OwnershipTold("stalled" if stalled else "here")),
             200,
         )
         if stalled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import inf
+from typing import Final
 
 from msgspec.structs import force_setattr
 
@@ -28,7 +29,7 @@ class _Part:
         "call_id", "index", "kind", "length", "message_id", "named", "pending", "saved", "tool", "type"
     )  # fmt: skip
 
-    def __init__(self, told: Told, kind: str) -> None:
+    def __init__(self, told: Told, kind: str = "text") -> None:
         self.message_id = told.message_id
         self.type = type(told)
         self.kind = kind
@@ -41,6 +42,10 @@ class _Part:
         self.saved = 0  # characters saved
         self.named = False  # a call was named, and has no arguments yet: that is to be saved too
         self.pending: list[str] = []
+
+
+NOBODY: Final = _Part(TextTold("", 0, ""))
+"""A part that is never the current one."""
 
 
 class Partials:
@@ -64,22 +69,44 @@ class Partials:
         """The characters that wait to be saved."""
         return sum([part.length - part.saved for part in self._parts.values()])
 
-    def place(self, told: Told) -> None:
-        """Makes its part the current one and gives the piece its offset: whoever told it may have left that out.
+    @property
+    def full(self) -> bool:
+        """Whether somebody has to look at what waits."""
+        return self.current is not None and self.current.length >= self.mark
+
+    def add(self, told: Told) -> int:
+        """Counts a piece and gives it its offset: whoever told it may have left that out. Returns its characters.
 
         Raises:
-            TypeError: it is not made as it should be; nothing was changed.
+            TypeError: it is not made as it should be; nothing was counted.
         """
-        text = told.text
+        part = self.current
+        if (
+            part is None
+            or part.index != told.index
+            or part.type is not type(told)
+            or part.message_id != told.message_id
+        ):
+            part = self._find(told)
+        text, length = told.text, part.length
         if type(text) is not str:
             raise TypeError(f"text is {type(text).__name__}, not str")
-        part = self._find(told)
-        if told.offset != part.length:
+        if told.offset != length:
             # The piece was made for this one call and nobody else holds it: filling it in place saves a copy.
-            force_setattr(told, "offset", part.length)
+            force_setattr(told, "offset", length)
         if not text:
-            part.named = part.length == 0
-        self.set_mark()
+            part.named = length == 0
+            return 0
+        part.length = length + len(text)
+        part.pending.append(text)
+        return len(text)
+
+    def text(self, message_id: str, index: int) -> _Part | None:
+        """The current part, if it is that text."""
+        part = self.current
+        if part is None or part.type is not TextTold or part.index != index or part.message_id != message_id:
+            return None
+        return part
 
     def set_mark(self, *, saving: bool = False) -> None:
         """Somebody has to look when the first piece waits, and when too much does; while that is being saved, not again."""
@@ -99,6 +126,7 @@ class Partials:
         if part is None:
             part = self._parts[key] = _Part(told, kind)
         self.current = part
+        self.set_mark()
         return part
 
     def take(self, *, whole: Collection[str] = ()) -> list[PartialSaved]:

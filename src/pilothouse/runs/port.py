@@ -15,6 +15,7 @@ from ..errors import RecordRefused
 from ..events import CommandAnswered, DeltaBody, Fact
 from ..messages import ArtifactRef
 from ..records import Draft, Record
+from .flowing import flow
 
 if TYPE_CHECKING:
     from .live import LiveRun
@@ -252,7 +253,7 @@ class Inbox:
                 take_back()
 
 
-def _drop(_body: DeltaBody, /) -> None:
+def _drop(_told: DeltaBody | str, /) -> None:
     pass
 
 
@@ -278,6 +279,10 @@ class Port:
     def close(self, code: str) -> None:
         """Takes no facts any more, and drops deltas."""
         self.closed, self.tell = code, _drop
+
+    def flow(self, message_id: str, index: int, /) -> Callable[[str], None]:
+        """The short way for the pieces of one text, for a runtime that asks for it: see `flowing`."""
+        return _drop if self.closed else flow(self._live, message_id, index)
 
     @property
     def state(self) -> RunFold:
