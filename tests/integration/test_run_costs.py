@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import tracemalloc
 import weakref
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -326,3 +328,33 @@ async def test_closing_waits_for_nothing_where_nothing_is_under_way() -> None:
             runs.aclose().send(None)
     with pytest.raises(UsageError):
         await runs.start(spec("r2"))
+
+
+async def test_a_send_costs_the_same_however_long_its_conversation_is() -> None:
+    """LP-12, LP-40, LP-50: a message is measured, checked and hashed once in its thread, not once a send."""
+
+    async def answer(messages: Sequence[Message]) -> AsyncIterator[str]:
+        yield "done"
+
+    agent = AgentController(answer, max_messages=1000)
+
+    async def send(count: int) -> int:
+        for _ in range(count - 1):
+            await (await agent.send("and?")).result()
+        calls = 0
+
+        def count_calls(_frame: object, event: str, _arg: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count_calls)
+        try:
+            await (await agent.send("and?")).result()
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    early = await send(10)
+    late = await send(200)
+    assert late - early < 100  # for 400 more messages; it was 22 calls for each two
+    assert len(agent.messages) == 420

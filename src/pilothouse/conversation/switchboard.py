@@ -198,8 +198,8 @@ async def _with_bytes(message: Message, port: RunPort) -> Message:
 
 
 def _kept_apart(messages: Sequence[Message]) -> bool:
-    return any(
-        isinstance(part, MEDIA) and part.artifact is not None and part.data is None
-        for message in messages
-        for part in message.parts
-    )
+    for message in messages:  # a loop, since it looks at a whole history
+        for part in message.parts:
+            if isinstance(part, MEDIA) and part.artifact is not None and part.data is None:
+                return True
+    return False

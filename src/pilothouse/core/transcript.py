@@ -172,9 +172,9 @@ def cut_after(path: Sequence[HistoryMessage], keep_through: str | None) -> Seque
     """
     if keep_through is None:
         return path
-    for index, entry in enumerate(path):
-        if entry.message.id == keep_through:
-            return path[: index + 1]
+    for length in range(len(path), 0, -1):  # most hang on the last message
+        if path[length - 1].message.id == keep_through:
+            return path if length == len(path) else path[:length]
     raise KeyError(keep_through)
 
 
@@ -211,6 +211,8 @@ def for_runtime(path: Sequence[HistoryMessage], compactions: Sequence[Compaction
     What each replaced is what stood before it: its new messages come first, then those that stay, as a resumed
     runtime has it. One behind the end of the path is not on it.
     """
+    if not compactions:
+        return [entry.message for entry in path if entry.complete]
     context: list[tuple[Message, HistoryMessage | None]] = []
     taken = 0
     for compaction in compactions:

@@ -115,25 +115,23 @@ class Meter:
     The list that it was told of last is believed to grow at its end only; another list is measured anew.
     """
 
+    __slots__ = ("_list", "_prefix", "_sizes", "anchor")
+
     def __init__(self) -> None:
         self.anchor: Anchor | None = None
         self._list: Sequence[Message] | None = None
-        self._model = ""
-        self._measured = 0
-        self._tokens = 0  # of the messages behind the anchor, or of all
+        self._sizes: list[int] = []  # tokens of each of its messages
         self._prefix: tuple[str | None, Sequence[ToolSpec], int] | None = None
 
     def forget(self) -> None:
         """The context was replaced: what was counted before means nothing any more."""
-        self.anchor = None
-        self._list = None
+        self.anchor = self._list = None
 
     def accept(self, message: Message, model: Model, usage: Usage | None) -> None:
         """Takes the figures of an accepted response."""
         anchor = anchor_of(message, model, usage)
         if anchor is not None:
             self.anchor = anchor
-            self._list = None
 
     def estimate(
         self,
@@ -143,19 +141,16 @@ class Meter:
         tools: Sequence[ToolSpec],
     ) -> int:
         """Estimated tokens of a request."""
-        anchored = self.anchor is not None and self.anchor.model == model.id
-        if messages is not self._list or model.id != self._model or self._measured > len(messages):
-            self._list, self._model, self._tokens = messages, model.id, 0
-            self._measured = self._start(messages) if anchored else 0
-            if anchored and self._measured == 0:  # the anchor's message is not in this list
-                anchored = False
-                self.anchor = None
-        for at in range(self._measured, len(messages)):
-            self._tokens += message_tokens(messages[at])
-        self._measured = len(messages)
-        if anchored and self.anchor is not None:
-            return self.anchor.tokens + self._tokens
-        return self._tokens + self._before(system_prompt, tools)
+        if messages is not self._list or len(self._sizes) > len(messages):
+            self._list, self._sizes = messages, []
+        sizes = self._sizes
+        for at in range(len(sizes), len(messages)):
+            sizes.append(message_tokens(messages[at]))
+        if self.anchor is not None and self.anchor.model == model.id:
+            if start := self._start(messages):
+                return self.anchor.tokens + sum(sizes[start:])
+            self.anchor = None  # its message is not in this list
+        return sum(sizes) + self._before(system_prompt, tools)
 
     def _before(self, system_prompt: str | None, tools: Sequence[ToolSpec]) -> int:
         """Tokens of prompt and tools; measured once for as long as they are the same objects."""

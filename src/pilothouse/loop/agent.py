@@ -1,4 +1,4 @@
-"""The loop as a runtime: one object that serves any number of runs and keeps nothing of any of them."""
+"""The loop as a runtime: one object that serves any number of runs; of each it keeps what need not be found out again."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from .config import LoopConfig
 from .handoff import Handoff, Handoffs
 from .plan import Plan, Providers
 from .tools import Tool, ToolLike, ToolSet, tool_source
+from .trail import Trails
 from .turn import Step, Turns
 from .work import Work
 
@@ -125,6 +126,7 @@ class AgentLoop:
         doors = self._handoffs.doors()
         self._tools = tool_source(tools if not doors else _with_doors(tools, doors))
         self._bench = Bench(deps)
+        self._trails = Trails()
         self._plan: Plan | None = None  # of a run without options
         self._instructions = ""
         self.config_digest: str = _digest_of(self.config, system_prompt, self._tools().digest)
@@ -201,7 +203,9 @@ class AgentLoop:
         Raises:
             StartRefused: the run's options cannot work; nothing was recorded.
         """
-        await Turns(self._work(start, port), self._bench, self._handoffs).drive(Step.OPEN)
+        work = self._work(start, port)
+        await Turns(work, self._bench, self._handoffs).drive(Step.OPEN)
+        self._trails.keep(work.thread_id, work.trail)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts alone: what is known is not done again (LP-49)."""
@@ -210,6 +214,7 @@ class AgentLoop:
 
         step, answer = await Log(work, self._handoffs).read()
         await Turns(work, self._bench, self._handoffs).drive(step, answer)
+        self._trails.keep(work.thread_id, work.trail)
 
     def _work(self, start: Start, port: RunPort) -> Work:
         self._bench.attach()
@@ -230,7 +235,8 @@ class AgentLoop:
                 raise StartRefused("config", str(error)) from error
             if not spec.options and spec.output_schema is None:
                 self._plan = plan
-        work = Work(plan, start, port, self._clock)
+        trail = self._trails.take(spec.thread_id, [*start.history, *spec.input])
+        work = Work(plan, start, port, self._clock, trail)
         work.with_reader = (
             _with_reader  # given the work when it is called: a run leaves no cycle for the collector
         )
@@ -262,6 +268,7 @@ class AgentLoop:
             await self.run(start, port)
         except StartRefused as refusal:
             raise UsageError(str(refusal)) from refusal
+        self._trails.forget(run_id)
         return _result(port, spec, self.config.model, self._output)
 
 

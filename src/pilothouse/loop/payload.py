@@ -22,7 +22,6 @@ class Payloads:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._pairing: Pairing | None = None
         self.untouched = True
 
     async def make(self, wire: object) -> Sequence[Message]:
@@ -42,9 +41,10 @@ class Payloads:
         if work.notes:
             messages = [*messages, self._note_message()]
         rules = getattr(wire, "wire_rules", ANY_ID)
-        if self._pairing is None or self._pairing.wire != rules:
-            self._pairing = Pairing(rules)
-        repaired, repair = self._pairing.repair(messages)
+        pairing = work.trail.pairing
+        if pairing is None or pairing.wire != rules:
+            pairing = work.trail.pairing = Pairing(rules)
+        repaired, repair = pairing.repair(messages)
         self.untouched = repair is None and repaired is work.context
         if repair is not None:
             return self._with_note(repaired, repair)
@@ -52,7 +52,7 @@ class Payloads:
 
     def heal(self) -> None:
         """Forgets what was found clean: the next payload is looked at from its beginning."""
-        self._pairing = None
+        self._work.trail.pairing = None
 
     async def _transformed(self) -> list[Message]:
         work = self._work

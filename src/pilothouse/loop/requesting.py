@@ -19,7 +19,8 @@ from .compacting import replace_context
 from .dump import dump_of
 from .hooks import HookFailed, OverWindow, Relief
 from .payload import Payloads
-from .work import Work, chain_of
+from .trail import chain_of
+from .work import Work
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -169,7 +170,7 @@ class Requests:
             work.attempt,
             work.scope.deadline_ms,
         )
-        chain = work.chain() if self._payloads.untouched else chain_of(messages)
+        chain = work.trail.chain() if self._payloads.untouched else chain_of(messages)
         digest = sha256(chain.encode() + self._head(settings)).hexdigest()
         requested = ModelRequested(work.turn, work.attempt, message_id, provider.tag, work.model.id, digest)
         return Prepared(

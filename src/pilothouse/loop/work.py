@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
-from hashlib import sha256
-from typing import Final, final
+from typing import final
 
 import msgspec
 
@@ -13,9 +12,8 @@ from ..commands import Request, Resolution
 from ..contracts import Clock, RunPort
 from ..core.breaker import Breakers
 from ..core.calls import CallState
-from ..core.window import Meter
 from ..events import CallFinished
-from ..messages import ArtifactRef, Message, StopReason, Usage
+from ..messages import Message, StopReason, Usage
 from ..records import Start
 from ..responses import ModelSettings
 from .book import Book, Stopped
@@ -24,8 +22,7 @@ from .plan import Plan
 from .scope import WorkScope, WorkTime
 from .spending import Spending
 from .tools import ToolSet
-
-_encode: Final = msgspec.json.Encoder(order="sorted").encode
+from .trail import Trail
 
 
 @final
@@ -34,6 +31,7 @@ class Work:
 
     Attributes:
         context: the run's working message list; grows, and is never changed in place by anybody else.
+        trail: that list with what was found out about it; `meter` is of it, too.
         turn, attempt: where the run is; `attempt` counts requests of the turn.
         requests: attempts of the whole run.
         usage: of all attempts, discarded and failed ones included (LP-21); `turn_usage` of this turn's.
@@ -51,7 +49,7 @@ class Work:
         pairing_noted: the model was told of results that are gone.
         system_prompt, settings: as `prepare_next_turn` left them.
         scope, time: the stop, the controller's and the loop's own; the time for work.
-        meter, spending: how large requests are; what the run has used.
+        spending: what the run has used.
         output_id: of the last structured output.
         repairs: answers that were asked for again because they were none.
         compact: the context is to be made smaller before the first request.
@@ -62,14 +60,13 @@ class Work:
         past_requests, answers: what was asked and answered so far in this run.
     """
 
-    def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock) -> None:
+    def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock, trail: Trail) -> None:
         self.plan = plan
         self.run_id = start.spec.run_id
         self.thread_id = start.spec.thread_id
         self.port = port
         self.scope = WorkScope(port.scope)
         self.time = WorkTime(plan.limits.deadline, clock, self.scope)
-        self.meter = Meter()
         self.spending = Spending(plan.limits)
         self.relieved = False
         self.compact = plan.compact
@@ -82,7 +79,8 @@ class Work:
         self.clock = clock
         self.book = Book(port, partial(self.scope.stop, "full"))
         self.model = plan.model
-        self.context: list[Message] = [*start.history, *start.spec.input]
+        self.trail = trail
+        self.context, self.meter = trail.messages, trail.meter
         self.turn = 0
         self.attempt = 0
         self.requests = 0
@@ -98,12 +96,7 @@ class Work:
         self.batches = {"steering": 0, "follow_up": 0}
         self.notes: list[str] = []
         self.pairing_noted = False
-        self.spilled = any(
-            type(part) is ArtifactRef
-            for message in self.context
-            if message.role == "tool"
-            for part in message.parts
-        )
+        self.spilled = trail.spilled
         self.attended: bool = getattr(port, "attended", True)
         self.past_requests: dict[str, Request] = {}
         self.answers: dict[str, Resolution] = {}
@@ -114,8 +107,6 @@ class Work:
         self.hooks = Caller(self.scope, clock, plan.config.hook_timeout, net)
         self._reason: StopReason | None = None
         self.call_ids = _CallIds(self.context)
-        self._chain = ""
-        self._chained = 0
 
     def check_stop(self) -> None:
         """Goes on only if the run is not being stopped.
@@ -166,9 +157,8 @@ class Work:
 
     def replace_context(self, messages: Sequence[Message]) -> None:
         """Puts another list in the place of the context, for this and all later requests."""
-        self.context = list(messages)
-        self._chain, self._chained = "", 0
-        self.meter.forget()
+        trail = self.trail = Trail(list(messages))
+        self.context, self.meter = trail.messages, trail.meter
 
     def request_settings(self) -> ModelSettings:
         """How the model is to answer this time; after a cut response with its full output budget (LP-15)."""
@@ -181,14 +171,6 @@ class Work:
             return msgspec.structs.replace(settings, max_output_tokens=self.model.max_output_tokens or None)
         return settings
 
-    def chain(self) -> str:
-        """Hash chain over the context: equal prefixes have equal values. Each message is hashed once."""
-        value = self._chain
-        for message in self.context[self._chained :]:
-            value = link(value, message)
-        self._chain, self._chained = value, len(self.context)
-        return value
-
     @property
     def shut_down(self) -> bool:
         """Whether the run is only left, not stopped: a recovery goes on with it (RC-52)."""
@@ -198,23 +180,6 @@ class Work:
 
 def _as_they_are(_work: Work, tools: ToolSet) -> ToolSet:
     return tools
-
-
-def chain_of(messages: Sequence[Message]) -> str:
-    """Hash chain over a payload that is not the context itself."""
-    value = ""
-    for message in messages:
-        value = link(value, message)
-    return value
-
-
-def link(value: str, message: Message) -> str:
-    """The next value of the chain."""
-    try:
-        body = _encode(message)
-    except (UnicodeEncodeError, TypeError):  # lone surrogates, or subclasses, in somebody's history
-        body = repr(message).encode("utf-8", "surrogatepass")
-    return sha256(value.encode() + body).hexdigest()
 
 
 @final

@@ -1,0 +1,114 @@
+"""What a loop carries from one run of a thread to the next changes nothing of what is sent and recorded."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import AsyncIterator, Sequence
+
+from pilothouse.events import ModelRequested, Noted
+from pilothouse.loop.agent import AgentLoop
+from pilothouse.messages import Image, Message, Model, Text, Usage
+from pilothouse.records import Parent, RunSpec
+from pilothouse.responses import ModelRequest, ProviderEvent, StreamEnd, TextDelta
+from pilothouse.runs.controller import RunController
+from pilothouse.testing import ScriptedProvider
+from pilothouse.testing.scripted import call
+
+
+async def add(a: int, b: int) -> int:
+    """Add.
+
+    Args:
+        a: one
+        b: the other
+    """
+    return a + b
+
+
+def provider() -> ScriptedProvider:
+    return ScriptedProvider(
+        "one",
+        [call("add", {"a": 1, "b": 2})],
+        ["three", Usage(input=900, output=2)],
+        "four",
+        "edited",
+        "back again",
+        [call("add", {"a": 1, "b": 2})],
+        "the end",
+    )
+
+
+class Forgetful:
+    """Answers, and does not remember what it was asked."""
+
+    tag = "forgetful"
+    default_model = Model("m", "forgetful", 0)
+
+    async def stream(self, _request: ModelRequest, /) -> AsyncIterator[ProviderEvent]:
+        yield TextDelta(0, "seen")
+        yield StreamEnd("complete")
+
+    async def aclose(self) -> None:
+        pass
+
+
+def specs() -> list[RunSpec]:
+    """A thread that goes on, is edited in its middle, and goes on from there and from where it was left."""
+    hangs: Sequence[str | None] = (None, "r1", "r2", "r1", "r3", "r4")
+    return [
+        RunSpec(
+            f"r{number}",
+            "t",
+            (Message(f"q{number}", "user", (Text(f"question {number} " + "x" * number),)),),
+            parent=None if parent is None else Parent(parent),
+        )
+        for number, parent in enumerate(hangs, 1)
+    ]
+
+
+async def _requests(loops: Sequence[AgentLoop]) -> list[object]:
+    """Digest, estimate and chain of every request; the loops take turns."""
+    told: list[object] = []
+    runs = RunController(loops[0])
+    for number, spec in enumerate(specs()):
+        following = RunController(loops[number % len(loops)], journal=runs.journal)
+        assert (await (await following.start(spec)).wait()).view.status == "completed"
+        told += [
+            record.fact
+            for record in await following.events(spec.run_id)
+            if isinstance(record.fact, ModelRequested | Noted)
+        ]
+    await runs.aclose()
+    return told
+
+
+async def test_requests_are_the_same_with_what_was_carried_and_without() -> None:
+    """LP-12, LP-40, LP-50: estimate, chain and digest, also where the thread was edited and its provider counted."""
+    model = provider()
+    one = AgentLoop(model, tools=[add])
+    model = provider()
+    fresh = [AgentLoop(model, tools=[add]) for _ in specs()]
+    carried, anew = await _requests([one]), await _requests(fresh)
+    assert len(carried) > 12
+    assert carried == anew
+
+
+async def test_the_bytes_of_media_go_with_their_run() -> None:
+    """AC-116: they are loaded for a run; a thread that may go on does not keep them in memory."""
+    size = 1_000_000
+    loop = AgentLoop(Forgetful())
+
+    async def ask(number: int) -> None:
+        image = Image("image/png", data=bytes([number]) * size)
+        spec = RunSpec(f"r{number}", f"t{number}", (Message(f"m{number}", "user", (image,)),))
+        async with RunController(loop) as runs:
+            assert (await (await runs.start(spec)).wait()).view.status == "completed"
+
+    await ask(0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 6):
+            await ask(number)
+        assert tracemalloc.get_traced_memory()[0] < 2 * size
+    finally:
+        tracemalloc.stop()
