@@ -383,7 +383,8 @@ class Journal(Protocol):
     append being inline. `relay` is what its processes talk through; None where runs stay where they began.
 
     A journal may also have `hand_over`, with the arguments of `append`: it returns a future at once, which is done when the
-    append is durable or refused. Writers then do without a task of their own.
+    append is durable or refused. Writers then do without a task of their own. One that is `immediate` may have `append_now`:
+    the same as `append`, in a plain call.
     """
 
     immediate: bool

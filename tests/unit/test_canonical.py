@@ -534,12 +534,12 @@ def test_what_was_sealed_is_readable() -> None:
 
 def test_every_class_of_the_vocabulary_is_looked_into_where_it_can_hold_anything() -> None:
     """RC-3: the fields that `check` skips hold text, numbers and the like only."""
-    assert canonical._open_fields(TurnStarted) == ()
-    assert set(canonical._open_fields(CallStarted)) == {"arguments"}
-    assert set(canonical._open_fields(Noted)) == {"data"}
-    assert "parts" in canonical._open_fields(Message)
-    assert "message" in canonical._open_fields(MessageAdded)
-    assert set(canonical._open_fields(RunSpec)) >= {"input", "base", "options", "output_schema", "extensions"}
+    assert canonical._OPEN[TurnStarted] == ()
+    assert set(canonical._OPEN[CallStarted]) == {"arguments"}
+    assert set(canonical._OPEN[Noted]) == {"data"}
+    assert "parts" in canonical._OPEN[Message]
+    assert "message" in canonical._OPEN[MessageAdded]
+    assert set(canonical._OPEN[RunSpec]) >= {"input", "base", "options", "output_schema", "extensions"}
 
 
 def test_a_value_of_the_wrong_shape_is_told_from_a_good_one() -> None:

@@ -82,10 +82,9 @@ def make(
     made: list[Record] = []
     for place, (draft, lane) in enumerate(drafts):
         fact = draft.fact
-        kind = type(fact)
         verdict: object
         try:
-            if not state.started or draft.causation is not None or kind in SETTLED:
+            if not state.started or draft.causation is not None or type(fact) in SETTLED:
                 for front, front_lane in expand(state, draft, lane):
                     made.append(_next(state, front, front_lane, at_ms, fence))
             verdict = judge(state, draft, lane)
@@ -93,37 +92,28 @@ def make(
                 verdict = _kept(state, draft)
             if verdict is LEGAL:
                 record = _next(state, draft, lane, at_ms, fence)
-                if len(record.body) > room.fact_bytes:
-                    verdict = Refused("too_large", f"{fact.kind} of {len(record.body)} bytes")
-                else:
+                if len(record.body) <= room.fact_bytes:
                     made.append(record)
+                    continue
+                verdict = Refused("too_large", f"{fact.kind} of {len(record.body)} bytes")
         except NotJSON as error:
             verdict = Refused("invalid_fact", str(error))
         except (AttributeError, KeyError, TypeError):  # a fact of the wrong shape confuses the rules
             if not (why := misshapen(fact)):
                 raise
             verdict = Refused("invalid_fact", why)
-        if verdict is not LEGAL:
-            assert isinstance(verdict, Refused | Violation)
-            if isinstance(verdict, Violation) and (why := misshapen(fact)):
-                verdict = Refused("invalid_fact", why)
-            return NotLegal(verdict, place, made)
+        assert isinstance(verdict, Refused | Violation)
+        if isinstance(verdict, Violation) and (why := misshapen(fact)):
+            verdict = Refused("invalid_fact", why)
+        return NotLegal(verdict, place, made)
     return made
 
 
 def _next(state: RunState, draft: Draft, lane: Lane, at_ms: int, fence: int) -> Record:
-    seq = state.seq + 1
+    fact, seq = draft.fact, state.seq + 1
+    event_id = draft.event_id or event_id_of(fact, seq, lane)
     record = seal(
-        state.run_id,
-        seq,
-        at_ms,
-        lane,
-        fence,
-        draft.fact,
-        draft.event_id or event_id_of(draft.fact, seq, lane),
-        draft.causation,
-        draft.source,
-        state.chain,
+        state.run_id, seq, at_ms, lane, fence, fact, event_id, draft.causation, draft.source, state.chain
     )
     absorb(state, record)
     return record

@@ -87,7 +87,7 @@ def check(value: object, path: str = "", depth: int = 1) -> None:
             if type(item) not in _SCALARS:
                 check(item, f"{path}[{index}]", depth + 1)
     elif isinstance(value, Value):
-        for name in _OPEN.get(kind) or _open_fields(kind):
+        for name in _OPEN[kind]:
             item = getattr(value, name)
             if type(item) is bytes and isinstance(value, MEDIA):
                 continue  # the content of a media part; msgspec writes base64
@@ -99,18 +99,18 @@ def check(value: object, path: str = "", depth: int = 1) -> None:
         raise NotJSON(path, f"{kind.__name__} is no JSON value")
 
 
-_OPEN: Final[dict[type, tuple[str, ...]]] = {}
-"""Fields of each vocabulary class that can hold what JSON cannot: the others need no look, fact after fact."""
+class _OpenFields(dict[type, tuple[str, ...]]):
+    """Fields of each vocabulary class that can hold what JSON cannot: the others need no look, fact after fact."""
 
-
-def _open_fields(kind: type) -> tuple[str, ...]:
-    found = _OPEN.get(kind)
-    if found is None:
-        _OPEN[kind] = ()  # a class that contains itself adds nothing new
+    def __missing__(self, kind: type) -> tuple[str, ...]:
+        self[kind] = ()  # a class that contains itself adds nothing new
         hints = get_type_hints(kind)
         fields: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
-        found = _OPEN[kind] = tuple(name for name in fields if _is_open(hints[name]))
-    return found
+        found = self[kind] = tuple(name for name in fields if _is_open(hints[name]))
+        return found
+
+
+_OPEN: Final = _OpenFields()
 
 
 def _is_open(hint: object) -> bool:
@@ -120,7 +120,7 @@ def _is_open(hint: object) -> bool:
         origin = get_origin(hint)
         return origin in (dict, Mapping) or (origin is not Literal and any(map(_is_open, inner)))
     if isinstance(hint, type):
-        return bool(_open_fields(hint)) if issubclass(hint, Value) else hint in (float, bytes, dict, Mapping)
+        return bool(_OPEN[hint]) if issubclass(hint, Value) else hint in (float, bytes, dict, Mapping)
     return isinstance(hint, TypeVar)
 
 
@@ -194,6 +194,7 @@ KINDS: Final = frozenset(fact.__struct_config__.tag for fact in get_args(AnyFact
 """The tags of all facts of this vocabulary."""
 
 _body_decoder: Final = msgspec.json.Decoder(Body)
+_decode: Final = _body_decoder.decode
 _opaque_decoder: Final = msgspec.json.Decoder(_OpaqueBody)
 
 
@@ -227,10 +228,7 @@ def seal(
     Raises:
         NotJSON: the fact holds something that has no canonical form, or a field what it must not hold.
     """
-    kind = type(fact)
-    is_open = _OPEN.get(kind)
-    if is_open is None:
-        is_open = _open_fields(kind)
+    is_open = _OPEN[type(fact)]
     told = lane == "runtime"
     if is_open and not told:
         check(fact, depth=2)
@@ -238,7 +236,7 @@ def seal(
     try:
         body = _encode(given)
         if told:
-            read = _body_decoder.decode(body)
+            read = _decode(body)
             if is_open:
                 _compare(read, given, body)
     except (
@@ -253,9 +251,19 @@ def seal(
             raise NotJSON(error.path.removeprefix("data."), error.why) from error
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
     body_digest = sha256(body).hexdigest()
-    chain = chain_next(previous, seq, at_ms, lane, fence, body_digest)
     return Record(
-        run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
+        run_id,
+        seq,
+        at_ms,
+        lane,
+        fence,
+        event_id,
+        fact,
+        body_digest,
+        chain_next(previous, seq, at_ms, lane, fence, body_digest),
+        body,
+        causation,
+        source,
     )
 
 

@@ -114,11 +114,10 @@ class Pairing:
             if message.role == "tool":
                 if not wanted or self.wire.wire_id(message.call_id or "") != wanted.pop():
                     return False
-            elif is_blank(message):
-                continue
             elif wanted:
-                return False
-            elif message.role == "assistant" and (calls := message.tool_calls):
+                if not is_blank(message):
+                    return False
+            elif message.role == "assistant" and (calls := message.tool_calls) and not is_blank(message):
                 ids = [self.wire.wire_id(call.call_id) for call in calls]
                 pending += ids
                 if (

@@ -166,6 +166,11 @@ def judge(state: RunState, draft: Draft, lane: Lane) -> Verdict:
     """Says whether a draft may be the next fact. Looks only; copies nothing."""
     fact = draft.fact
     kind = type(fact)
+    if draft.event_id is None:
+        plain = _PLAIN[state.phase][lane]
+        if kind in plain:
+            condition = plain[kind]
+            return LEGAL if condition is None else condition(state, fact, draft.causation) or LEGAL
     lanes, row, condition = _RULES[kind]
     if lane not in lanes or (
         kind is RunEnded and lane == HOST and not _confirms_stop(state, fact)  # type: ignore[arg-type]
@@ -439,7 +444,20 @@ CONDITIONS: Final[dict[type, Callable[[RunState, Any, str | None], _Problem]]] =
 _RULES: Final = {
     kind: (LANES.get(kind, _RUNTIME_ONLY), row, CONDITIONS.get(kind)) for kind, row in TABLE.items()
 }
-"""The three tables side by side: every fact of every run is looked up here."""
+"""The three tables side by side."""
+
+_PLAIN: Final = {
+    phase: {
+        lane: {
+            kind: condition
+            for kind, (lanes, row, condition) in _RULES.items()
+            if lane in lanes and row[phase] not in ("V", "R", ".", "?")
+        }
+        for lane in (HOST, RUNTIME)
+    }
+    for phase in Phase
+}
+"""By phase and lane, the facts about which only their condition has something to say: nearly all that are written."""
 
 
 def diagram() -> str:

@@ -21,7 +21,7 @@ from ..events import (
     ResponseStream,
     TextTold,
 )
-from ..messages import Message, Model, StopReason, Usage
+from ..messages import Message, Model, StopReason, Text, ToolCall, Usage
 from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd, TextDelta
 from .book import Stopped
 from .reading import Gate, Silence
@@ -238,7 +238,11 @@ class Asking:
 
 def is_empty(message: Message) -> bool:
     """Whether a message says nothing: no call and no character that is not blank; reasoning alone is nothing."""
-    return not message.tool_calls and not message.text.strip()
+    for part in message.parts:
+        kind = type(part)
+        if kind is ToolCall or (kind is Text and part.text.strip()):  # type: ignore[union-attr]
+            return False
+    return True
 
 
 def _teller(assembly: Assembly, port: RunPort) -> Callable[[ProviderEvent], None]:

@@ -22,10 +22,16 @@ NEXT_NOTE: Final = "loop/next"
 
 @final
 class Between:
-    """Calls the hooks between the turns of one run."""
+    """Calls the hooks between the turns of one run.
+
+    Attributes:
+        wanted: whether there are any.
+    """
 
     def __init__(self, work: Work) -> None:
+        config = work.plan.config
         self._work = work
+        self.wanted = config.prepare_next_turn is not None or config.should_stop_after_turn is not None
 
     async def hooks(self, answer: Answer) -> Outcome | None:
         """Calls both hooks; an outcome if the run is to end here.
@@ -34,9 +40,7 @@ class Between:
             Stopped: the run was stopped meanwhile.
         """
         config = self._work.plan.config
-        if answer.message is None or (
-            config.prepare_next_turn is None and config.should_stop_after_turn is None
-        ):
+        if answer.message is None:
             return None
         await self._work.book.write()  # the turn is durable before somebody else's code sees it
         info = self._info(answer.message)

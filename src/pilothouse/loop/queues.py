@@ -45,25 +45,29 @@ class Queues:
     def __init__(self, work: Work) -> None:
         config = work.plan.config
         self._work = work
-        self._sources: dict[Kind, Callable[[PollInfo], Any] | None] = {
-            "steering": config.get_steering_messages,
-            "follow_up": config.get_follow_up_messages,
-        }
-        self._modes = {"steering": config.steering_mode, "follow_up": config.follow_up_mode}
-        self._limits = {
-            "steering": config.max_steering_turns,
-            "follow_up": work.plan.limits.follow_up_batches,
-        }
-        self._left: dict[Kind, list[Message]] = {"steering": [], "follow_up": []}
-        self.has_sources = any(source is not None for source in self._sources.values())
+        self._left: dict[Kind, list[Message]] = {}  # what a source gave beyond one at a time
+        self.has_sources = (
+            config.get_steering_messages is not None or config.get_follow_up_messages is not None
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no poll of either queue could give anything: one look, for the usual end of a turn."""
+        return not (self.has_sources or self._left or self._work.port.commands.peek() is not None)
+
+    def _source(self, kind: Kind) -> Callable[[PollInfo], Any] | None:
+        config = self._work.plan.config
+        return config.get_steering_messages if kind == "steering" else config.get_follow_up_messages
 
     def open(self, kind: Kind) -> bool:
         """Whether that queue is still polled in this run."""
-        return self._work.batches[kind] < self._limits[kind]
+        plan = self._work.plan
+        most = plan.config.max_steering_turns if kind == "steering" else plan.limits.follow_up_batches
+        return self._work.batches[kind] < most
 
     def empty(self, kind: Kind) -> bool:
         """Whether a poll would certainly give nothing: no source to be asked, nothing in the inbox."""
-        if self._sources[kind] is not None or self._left[kind]:
+        if self._source(kind) is not None or kind in self._left:
             return False
         return self._work.port.commands.peek(_COMMANDS[kind]) is None
 
@@ -72,7 +76,9 @@ class Queues:
         if not self.open(kind):
             return []
         items = await self._from_source(kind)
-        one = self._modes[kind] == "one_at_a_time"
+        config = self._work.plan.config
+        mode = config.steering_mode if kind == "steering" else config.follow_up_mode
+        one = mode == "one_at_a_time"
         if one and len(items) > 1:
             self._left[kind] = [item.message for item in items[1:]]
             items = items[:1]
@@ -95,8 +101,8 @@ class Queues:
             work.add(message)
 
     async def _from_source(self, kind: Kind) -> list[Item]:
-        left, self._left[kind] = self._left[kind], []
-        source = self._sources[kind]
+        left = self._left.pop(kind, [])
+        source = self._source(kind)
         given: Sequence[Any] = ()
         if source is not None and not left:
             work = self._work

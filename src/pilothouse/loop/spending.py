@@ -13,6 +13,9 @@ MIN_OUTPUT: Final = 1_024
 """Tokens: an output budget is lowered to what is left, but not below this (or the whole budget, if that is less)."""
 
 
+_NOTHING: Final = Decimal(0)
+
+
 class Permit(NamedTuple):
     """Whether a request may be sent: the limit that forbids it, or the output budget that it may have."""
 
@@ -26,13 +29,15 @@ class Spending:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._bounded = any(
-            value is not None
-            for value in (limits.input_tokens, limits.output_tokens, limits.total_tokens, limits.cost)
+        self._bounded = (
+            limits.input_tokens is not None
+            or limits.output_tokens is not None
+            or limits.total_tokens is not None
+            or limits.cost is not None
         )
         self.input = 0
         self.output = 0
-        self.cost = Decimal(0)
+        self.cost = _NOTHING
 
     def settle(self, model: Model, usage: Usage | None, estimate: int, said: int) -> None:
         """Counts an attempt: its figures, or else the estimates of what was sent and of what came."""

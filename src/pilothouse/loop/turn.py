@@ -102,7 +102,8 @@ class Turns:
         try:
             while step is not Step.DONE:
                 move = STEPS[step]
-                step = await move.take(self)
+                taken = move.take(self)
+                step = taken if type(taken) is Step else await taken  # type: ignore[misc]
                 assert step in move.to, (move, step)
         except Stopped:
             await self._end_stopped()
@@ -124,7 +125,7 @@ class Turns:
         work.open_turn()
         self._answer = None
         work.book.note(TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None))
-        if self._input is None and work.turn == 1 and work.plan.first_poll:
+        if self._input is None and work.turn == 1 and work.plan.first_poll and not self._queues.quiet:
             await self._poll("steering")
         if self._input is not None:
             self._queues.record(*self._input)
@@ -144,7 +145,7 @@ class Turns:
             work.accept(answer.message, answer.end.reason)
         return Step.JUDGE
 
-    async def _judge(self) -> Step:
+    def _judge(self) -> Step:
         answer = self._answer
         assert answer is not None
         course = self._course = self._with_output(AFTER[answer.end.reason](self._work, answer), answer)
@@ -169,7 +170,7 @@ class Turns:
         self._course = AFTER[answer.end.reason](self._work, answer)
         return Step.CLOSE
 
-    async def _close(self) -> Step:
+    def _close(self) -> Step:
         message = None if self._answer is None else self._answer.message
         if self._handoffs and message is not None:
             to = self._handoffs.wanted(message, self._work)
@@ -181,7 +182,7 @@ class Turns:
     async def _next(self) -> Step:
         course, answer = self._course, self._answer
         work = self._work
-        if answer is not None and not isinstance(course.outcome, Failed):
+        if self._between.wanted and answer is not None and not isinstance(course.outcome, Failed):
             ended = await self._between.hooks(answer)
             if ended is not None:
                 return self._end(ended)
@@ -193,10 +194,11 @@ class Turns:
         if self._queues.has_sources:
             await work.book.write()
         settles = course.way == "settle"
-        polls: tuple[Kind, ...] = ("steering", "follow_up", "steering") if settles else ("steering",)
-        for kind in polls if work.turn < work.plan.limits.turns else ():
-            if await self._poll(kind):
-                return Step.OPEN
+        if not self._queues.quiet and work.turn < work.plan.limits.turns:
+            polls: tuple[Kind, ...] = ("steering", "follow_up", "steering") if settles else ("steering",)
+            for kind in polls:
+                if await self._poll(kind):
+                    return Step.OPEN
         if not settles:
             return Step.OPEN
         assert course.outcome is not None
@@ -296,9 +298,9 @@ class Turns:
 
 
 class Move(NamedTuple):
-    """What is done in a step, and where that may lead."""
+    """What is done in a step, and where that may lead. What waits for nothing gives the next step at once."""
 
-    take: Callable[[Turns], Awaitable[Step]]
+    take: Callable[[Turns], Step | Awaitable[Step]]
     to: frozenset[Step]
 
 

@@ -69,7 +69,7 @@ async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) 
 
 def _confirms(live: LiveRun) -> bool:
     """Whether the end of an in-process runtime after our stop is the evidence of the stop (RC-40)."""
-    return live.cancel_level == "confirmed" and live.state.stop is not None
+    return live.confirms and live.state.stop is not None
 
 
 def _stopped(live: LiveRun) -> Cancelled | Incomplete:

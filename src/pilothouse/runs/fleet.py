@@ -24,6 +24,7 @@ from ..records import (
     DescribedRuntime,
     Draft,
     Ownership,
+    Record,
     RecordPage,
     Registration,
     RunHead,
@@ -34,9 +35,10 @@ from ..records import (
 from .agenda import Agenda, Line
 from .history import Paths, first_chain
 from .inline import inline
-from .live import Lines, LiveRun
+from .live import LiveRun
 from .ring import Observer
 from .timing import RunLimits, RunTiming
+from .writer import Desk
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -100,8 +102,14 @@ class Fleet:
         self.new_id = new_id
         self.agenda = Agenda(clock)
         self._evictions = Line(self.agenda, timing.keep_finished, partial(_evict_of, ref(self)))
-        self._lines = Lines.of(self.agenda, timing)
         self.paths = Paths(journal)
+        # What a live run looks up here (`live.House`).
+        self.desk = Desk(journal, clock, self.agenda, timing, limits)
+        self.partials: Line[LiveRun] = Line(self.agenda, timing.partial_interval, LiveRun.save_due)
+        self.outlived: Line[LiveRun] = Line(self.agenda, timing.stop_grace, LiveRun.outlived)
+        self.confirms = descriptor.cancel == "confirmed"
+        self.parking = descriptor.recovery == "journal"
+        self.moving = dispatcher is not None
         self.owner = this_process(new_id())
         self.live: dict[str, LiveRun] = {}
         self.finished: dict[str, LiveRun] = {}  # of those, the ones that are over, oldest first
@@ -172,6 +180,10 @@ class Fleet:
             await self.paths.facts(run_id), run_id, first_chain(registration), self.terms(registration.spec)
         )
 
+    async def facts_of(self, run_id: str, after: int) -> list[Record]:
+        """A run's facts from the journal."""
+        return await self.paths.facts(run_id, after)
+
     def terms(self, spec: RunSpec) -> Terms:
         """What the rules of a run go by, under this runtime's contract."""
         requests = frozenset(self.described.descriptor.requests)
@@ -222,7 +234,7 @@ class Fleet:
 
     def parks(self, registration: Registration) -> bool:
         """Whether a run at rest that nobody drives goes on as it is: its facts are all there is (RC-50)."""
-        return self.described.descriptor.recovery == "journal" or self.why_not(registration) is not None
+        return self.parking or self.why_not(registration) is not None
 
     def why_not(self, registration: Registration) -> str | None:
         """Why this controller cannot control a run (RC-85): None, `binding`, `descriptor_changed`, `vocabulary`."""
@@ -282,30 +294,8 @@ class Fleet:
 
     def host(self, registration: Registration, state: RunState, fence: int) -> LiveRun:
         """Makes a run live here; nothing drives it yet."""
-
-        async def reload() -> RunState:
-            return await self.refold(registration)
-
         run_id = registration.spec.run_id
-        live = LiveRun(
-            registration,
-            state,
-            fence,
-            journal=self.journal,
-            clock=self.clock,
-            agenda=self.agenda,
-            lines=self._lines,
-            timing=self.timing,
-            limits=self.limits,
-            follower_buffer=self.follower_buffer,
-            cancel_level=self.described.descriptor.cancel,
-            parks=self.described.descriptor.recovery == "journal",
-            moves=self.dispatcher is not None,
-            read_facts=self.paths.facts,
-            reload=reload,
-            on_over=self._over,
-            on_zombie=self._zombie,
-        )
+        live = LiveRun(registration, state, fence, self)
         self._driven += 1
         self.agenda.hold(alive=True)
         live.observers = self.watched.pop(run_id, live.observers)
@@ -351,7 +341,7 @@ class Fleet:
             live.expect_expiry(request)
         live.rest()
 
-    def _over(self, live: LiveRun) -> None:
+    def run_over(self, live: LiveRun) -> None:
         """A run has its end or was lost: its claim is given up, its memory later (RC-73)."""
         self._driven -= 1
         if not self._driven:
@@ -396,7 +386,8 @@ class Fleet:
         if (task := self.releasing.get(run_id)) is not None:
             await asyncio.wait({task})
 
-    def _zombie(self, _live: LiveRun) -> None:
+    def run_deaf(self, _live: LiveRun) -> None:
+        """Its task ignored its end."""
         self.zombies += 1
 
     def evict(self, live: LiveRun) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from ..commands import Answer, FollowUp, Request, Steer, StopSource
-from ..contracts import Clock, Journal
 from ..core.batch import Written
 from ..core.run import HOST, Phase, RunState
 from ..errors import JournalError, JournalUnavailable, RecordRefused, StartRefused
@@ -31,16 +30,16 @@ from ..events import (
     TextTold,
 )
 from ..records import Draft, Record, Registration, Start
-from .agenda import Agenda, Line, weakly
+from .agenda import Line, weakly
 from .driving import closing_refusal, see_through
 from .inline import inline
 from .partials import Partials
 from .port import Gate, Port, Scope, resolve
 from .ring import RECORD_BYTES, Observer, Ring
 from .spilling import LARGE, may_be_large, spill
-from .timing import RunLimits, RunTiming
+from .timing import RunLimits
 from .waiters import Waiters
-from .writer import Writer
+from .writer import Desk, Writer
 
 if TYPE_CHECKING:
     from ..events import Lane
@@ -56,19 +55,40 @@ _OVER = (Phase.TERMINAL, Phase.UNKNOWN)
 _CLOSED = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}
 
 
-class Lines(NamedTuple):
-    """What is due for each run after the same time."""
+class House(Protocol):
+    """What all runs of a controller have in common: the fleet.
 
+    Attributes:
+        desk: where their writers write.
+        follower_buffer: how many items a ring keeps.
+        confirms: whether the runtime confirms a stop by ending.
+        parking: whether a run at rest that nobody drives goes on as it is.
+        moving: whether another process goes on with a run when this one closes.
+        partials, outlived: what is due for each run after the same time.
+    """
+
+    desk: Desk
+    limits: RunLimits
+    follower_buffer: int
+    confirms: bool
+    parking: bool
+    moving: bool
     partials: Line[LiveRun]
     outlived: Line[LiveRun]
 
-    @staticmethod
-    def of(agenda: Agenda, timing: RunTiming) -> Lines:
-        """The lines of a controller."""
-        return Lines(
-            Line(agenda, timing.partial_interval, LiveRun.save_due),
-            Line(agenda, timing.stop_grace, LiveRun.outlived),
-        )
+    async def facts_of(self, run_id: str, after: int, /) -> list[Record]:
+        """A run's facts from the journal."""
+        ...
+
+    async def refold(self, registration: Registration, /) -> RunState:
+        """The fold of a run's facts from the journal."""
+        ...
+
+    def run_over(self, live: LiveRun, /) -> None:
+        """A run has its end, was lost, or was let go of."""
+
+    def run_deaf(self, live: LiveRun, /) -> None:
+        """A run's task ignored its end and is given up."""
 
 
 class LiveRun:
@@ -76,25 +96,20 @@ class LiveRun:
 
     __slots__ = (
         "__weakref__",
-        "_lines",
-        "_on_over",
-        "_on_zombie",
+        "_desk",
+        "_house",
         "_parking",
         "_parks",
-        "_reader",
         "_rested_at",
         "_saving",
         "agenda",
-        "cancel_level",
         "clock",
         "closing",
         "deltas",
-        "desk",
         "followers",
         "gate",
         "journal",
         "limits",
-        "moves",
         "observers",
         "over",
         "partials",
@@ -112,74 +127,54 @@ class LiveRun:
         "zombie",
     )
 
-    def __init__(
-        self,
-        registration: Registration,
-        state: RunState,
-        fence: int,
-        *,
-        journal: Journal,
-        clock: Clock,
-        agenda: Agenda,
-        lines: Lines,
-        timing: RunTiming,
-        limits: RunLimits,
-        follower_buffer: int,
-        cancel_level: str,
-        parks: bool,
-        moves: bool,
-        read_facts: Callable[[str, int], Awaitable[list[Record]]],
-        reload: Callable[[], Awaitable[RunState]],
-        on_over: Callable[[LiveRun], None],
-        on_zombie: Callable[[LiveRun], None],
-    ) -> None:
+    def __init__(self, registration: Registration, state: RunState, fence: int, house: House) -> None:
+        desk, limits, spec = house.desk, house.limits, registration.spec
         self.registration = registration
-        self.run_id = registration.spec.run_id
-        self.journal = journal
-        self.clock = clock
-        self.agenda = agenda
-        self._lines = lines
-        self.timing = timing
+        self.run_id = spec.run_id
+        self._house = house
+        self.journal = desk.journal
+        self.clock = desk.clock
+        self.agenda = desk.agenda
+        self.timing = desk.timing
         self.limits = limits
-        self.scope = Scope(registration.spec.deadline_ms)
+        self.scope = Scope(spec.deadline_ms)
         self.gate = Gate()
-        self.ring = Ring(follower_buffer, limits.follower_bytes)
+        self.ring = Ring(house.follower_buffer, limits.follower_bytes)
         self.observers: list[Observer] = []
-        self.desk = asyncio.Lock()  # commands are judged and recorded one at a time
+        self._desk: asyncio.Lock | None = None
         self.partials = Partials(limits.partial_bytes)
         self.task: asyncio.Task[None] | None = None
         self.port: Port | None = None
         self.zombie = False
         self.closing = False
-        self.moves = moves  # another process goes on with it when this one closes
         self.over = False  # terminal, lost or released: nothing will be written here any more
         self.released = False  # let go at rest: it is over here, and neither ended nor lost
         self.followers = 0
         self.deltas = 0
         self._saving = False
-        self._reader = read_facts
-        self._on_over = on_over
-        self._on_zombie = on_zombie
         self.waiters = Waiters()
         self.refusal: StartRefused | None = None  # why the runtime refused to start, if it did
-        self.cancel_level = cancel_level
-        self._parks = parks and registration.spec.deadline_ms is None  # a deadline has to stop it in time
+        self._parks = house.parking and spec.deadline_ms is None  # a deadline has to stop it in time
         self._parking = False
         self._rested_at = 0.0
-        self.writer = Writer(
-            journal,
-            clock,
-            state,
-            fence,
-            on_stored=self._stored,
-            on_lost=self._lost_port,
-            on_stalled=self._stalled,
-            agenda=agenda,
-            unsaved=self.unsaved,
-            reload=reload,
-            timing=timing,
-            limits=limits,
-        )
+        self.writer = Writer(desk, state, fence, self)
+
+    @property
+    def desk(self) -> asyncio.Lock:
+        """Commands are judged and recorded one at a time."""
+        if self._desk is None:
+            self._desk = asyncio.Lock()
+        return self._desk
+
+    @property
+    def confirms(self) -> bool:
+        """Whether the runtime confirms a stop by ending."""
+        return self._house.confirms
+
+    @property
+    def moves(self) -> bool:
+        """Whether another process goes on with it when this one closes."""
+        return self._house.moving
 
     @property
     def state(self) -> RunState:
@@ -188,7 +183,11 @@ class LiveRun:
 
     async def read_facts(self, after: int) -> list[Record]:
         """The run's facts from the journal."""
-        return await self._reader(self.run_id, after)
+        return await self._house.facts_of(self.run_id, after)
+
+    async def reload(self) -> RunState:
+        """The fold of its facts, from the journal anew."""
+        return await self._house.refold(self.registration)
 
     # Publishing
 
@@ -235,7 +234,7 @@ class LiveRun:
         """The first piece that waits to be saved was told, of so many characters, or too much waits (RC-19)."""
         pending = self.partials.pending_chars
         if pending == size:
-            self._lines.partials.add(self)
+            self._house.partials.add(self)
         elif pending >= self.limits.partial_bytes and not self._saving:
             self._save_now()
         self.partials.set_mark(saving=self._saving)
@@ -288,18 +287,28 @@ class LiveRun:
 
     # Recording
 
-    async def record(self, drafts: Sequence[Written]) -> int:
-        """Appends what the runtime offers; text that was told is flushed before an end is recorded."""
+    def record(self, drafts: Sequence[Written]) -> int | Coroutine[object, object, int]:
+        """Appends what the runtime offers; text that was told is flushed before an end is recorded.
+
+        The last seq or, where something is to be waited for, what leads to it (`Writer.put`).
+        """
         if self.closing and (code := closing_refusal(drafts)):
             raise RecordRefused("closing", code)
-        limit = self.limits.max_fact_bytes - ENVELOPE
-        for draft, _ in drafts:
-            if type(draft.fact) in LARGE and may_be_large(draft.fact, limit):
-                drafts = [(await self._spilled(each), lane) for each, lane in drafts]
-                break
+        kinds = {type(draft.fact) for draft, _ in drafts}
+        if not LARGE.isdisjoint(kinds):
+            limit = self.limits.max_fact_bytes - ENVELOPE
+            if any(type(draft.fact) in LARGE and may_be_large(draft.fact, limit) for draft, _ in drafts):
+                return self._record_spilled(drafts)
+        return self._put(drafts)
+
+    def _put(self, drafts: Sequence[Written]) -> int | Coroutine[object, object, int]:
         if self.partials.pending_chars and (whole := self.partials.left_by(drafts)) is not None:
             drafts = [*self.unsaved(whole=whole), *drafts]
-        return await self.writer.write(*drafts)
+        return self.writer.put(drafts)
+
+    async def _record_spilled(self, drafts: Sequence[Written]) -> int:
+        done = self._put([(await self._spilled(draft), lane) for draft, lane in drafts])
+        return done if isinstance(done, int) else await done
 
     async def _spilled(self, draft: Draft) -> Draft:
         """The draft with its large parts stored apart; as it is where that does not help (RC-71)."""
@@ -307,7 +316,7 @@ class LiveRun:
         limit = self.limits.max_fact_bytes - ENVELOPE
         return await spill(draft, limit, largest, self.journal.put_blob) or draft
 
-    def _stored(self, records: Sequence[Record]) -> None:
+    def stored(self, records: Sequence[Record]) -> None:
         """What follows from the facts of an append, once they are durable and folded: publish, then act, one by one."""
         watched = bool(
             self.observers
@@ -370,10 +379,11 @@ class LiveRun:
         if not self.followers:
             self.ring.clear()
         if self.task is not None and not self.zombie and not self.released:
-            self._lines.outlived.add(self)
-        self._on_over(self)
+            self._house.outlived.add(self)
+        self._house.run_over(self)
 
-    def _lost_port(self, code: str) -> None:
+    def lost(self, code: str) -> None:
+        """The run is no longer ours to write, or its runtime broke the contract: the port closes."""
         if self.port is not None:
             self.port.close(code)
         if code == "fenced":
@@ -429,7 +439,7 @@ class LiveRun:
     def _still_there(self) -> None:
         if self.task is not None and not self.task.done() and not self.zombie:
             self.zombie = True
-            self._on_zombie(self)
+            self._house.run_deaf(self)
 
     def expect_expiry(self, request: Request) -> None:
         """Closes the request at its time, if nobody answered it and the runtime did not close it (RC-25)."""
@@ -518,7 +528,7 @@ class LiveRun:
         if self.over or self.task is None or self.task.done():
             return
         self.zombie = True
-        self._on_zombie(self)
+        self._house.run_deaf(self)
         logger.warning("run %s ignored its stop and is given up", self.run_id)
         await self.lose("stop_unconfirmed", "the runtime ignored the stop")
 
@@ -562,7 +572,7 @@ class LiveRun:
         if not self.over and not self.writer.stalled:
             await self.waiters.end()
 
-    def _stalled(self, stalled: bool) -> None:
+    def stalled(self, stalled: bool) -> None:
         """The journal is away, or back: waiters are told, commands refused (RC-15)."""
         self._publish(
             Delta(self.run_id, self.deltas, self.state.seq, OwnershipTold("stalled" if stalled else "here")),

@@ -1,7 +1,7 @@
 """The one writer of a live run: judge, append, fold, publish; one at a time, in order of arrival (RC-10).
 
-It is an object, not a task. With a journal that answers at once (memory) all of it happens in the caller's step. With
-any other the append is handed over, so that a caller who is cancelled leaves and the append is still applied (RC-14),
+It is an object, not a task. With a journal that answers at once (memory) all of it happens in the caller's step, in
+plain calls (`put`). With any other the append is handed over, so that a caller who is cancelled leaves and the append is still applied (RC-14),
 and nobody sees a fact that is not durable: in a task of its own or, where the journal takes it at once and nobody
 stands in line, without one (`_fly`).
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 from ..contracts import Clock, Journal
 from ..core.batch import NotLegal, Room, Written, make
@@ -72,43 +73,96 @@ def _is_same(record: Record, draft: Draft, lane: Lane) -> bool:
         return False
 
 
-def _nobody(_what: object) -> None:
-    """Nobody is told any more."""
+class Owner(Protocol):
+    """Whom a writer writes for: the live run."""
+
+    def stored(self, records: Sequence[Record], /) -> None:
+        """These facts of one append are durable and folded; called in order."""
+
+    def lost(self, code: str, /) -> None:
+        """The port must close."""
+
+    def stalled(self, stalled: bool, /) -> None:
+        """The journal is away, or back."""
+
+    def unsaved(self) -> list[Written]:
+        """The text that must stand in front of a loss."""
+        ...
+
+    async def reload(self) -> RunState:
+        """The run, folded from the journal anew."""
+        ...
 
 
-async def _gone() -> RunState:
-    raise RuntimeError("the run was let go of")
+class _Nobody:
+    """Nobody is told any more: the run was let go of."""
+
+    def stored(self, _records: Sequence[Record], /) -> None:
+        pass
+
+    def lost(self, _code: str, /) -> None:
+        pass
+
+    def stalled(self, _stalled: bool, /) -> None:
+        pass
+
+    def unsaved(self) -> list[Written]:
+        return []
+
+    async def reload(self) -> RunState:
+        raise RuntimeError("the run was let go of")
+
+
+_NOBODY = _Nobody()
+
+
+class Desk:
+    """What the writers of a controller have in common: where they write, and by which limits; made once.
+
+    Attributes:
+        append: the journal's append in a plain call, for one that answers at once.
+        take: the journal's `hand_over`, where it has one.
+        room: how much one run may hold.
+        turn: one for all, where nobody ever waits for it: of a journal that answers at once.
+    """
+
+    __slots__ = ("agenda", "append", "clock", "immediate", "journal", "room", "take", "timing", "turn")
+
+    def __init__(
+        self, journal: Journal, clock: Clock, agenda: Agenda, timing: RunTiming, limits: RunLimits
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self.agenda = agenda
+        self.timing = timing
+        self.immediate = journal.immediate
+        self.append: Callable[..., Appended] = getattr(journal, "append_now", None) or partial(
+            _appended, journal
+        )
+        self.take: Callable[..., asyncio.Future[Appended]] | None = getattr(journal, "hand_over", None)
+        self.turn = asyncio.Lock() if self.immediate else None
+        self.room = Room(limits.max_run_facts - RESERVED_FACTS, limits.max_run_bytes, limits.max_fact_bytes)
+
+
+def _appended(journal: Journal, *args: Any, **kwargs: Any) -> Appended:
+    """An append of a journal that answers at once."""
+    return inline(journal.append(*args, **kwargs))
 
 
 class Writer:
-    """Serialises all appends of one run under one fence.
-
-    `on_stored` is called for the records of each append once they are durable and folded, in order; `on_lost` tells the
-    live run that its port must close; `unsaved` gives the text that must stand in front of a loss; `reload` folds the run
-    from the journal anew.
-    """
+    """Serialises all appends of one run under one fence. `owner` is told what becomes of them."""
 
     __slots__ = (
         "__weakref__",
         "_again",
-        "_agenda",
         "_began",
-        "_clock",
-        "_immediate",
-        "_journal",
-        "_on_lost",
-        "_on_stalled",
-        "_on_stored",
+        "_desk",
         "_outbox",
+        "_owner",
         "_publishing",
-        "_reload",
-        "_room",
-        "_take",
         "_tasks",
-        "_timing",
         "_tried",
         "_turn",
-        "_unsaved",
         "_watched",
         "closed",
         "fence",
@@ -116,44 +170,19 @@ class Writer:
         "state",
     )
 
-    def __init__(
-        self,
-        journal: Journal,
-        clock: Clock,
-        state: RunState,
-        fence: int,
-        *,
-        on_stored: Callable[[Sequence[Record]], None],
-        on_lost: Callable[[str], None],
-        on_stalled: Callable[[bool], None],
-        agenda: Agenda,
-        unsaved: Callable[[], list[Written]],
-        reload: Callable[[], Awaitable[RunState]],
-        timing: RunTiming,
-        limits: RunLimits,
-    ) -> None:
+    def __init__(self, desk: Desk, state: RunState, fence: int, owner: Owner) -> None:
         self.state = state
         self.fence = fence
         self.stalled = False
         self.closed = ""
-        self._journal = journal
-        self._clock = clock
-        self._on_stored = on_stored
-        self._on_lost = on_lost
-        self._on_stalled = on_stalled
-        self._agenda = agenda
+        self._desk = desk
+        self._owner: Owner = owner
         self._began: float | None = None  # when the append that is under way was begun
         self._watched = False
         self._tried: list[asyncio.Future[None]] = []
         self._again: asyncio.Event | None = None  # set by who knows that the journal is back
-        self._unsaved = unsaved
-        self._reload = reload
-        self._timing = timing
-        self._immediate = journal.immediate
-        self._room = Room(limits.max_run_facts - RESERVED_FACTS, limits.max_run_bytes, limits.max_fact_bytes)
-        self._turn = asyncio.Lock()
+        self._turn = desk.turn or asyncio.Lock()
         self._tasks: set[asyncio.Future[Any]] = set()  # what is handed over and not applied
-        self._take: Callable[..., asyncio.Future[Appended]] | None = getattr(journal, "hand_over", None)
         self._outbox: list[list[Record]] = []  # what observers caused to be written
         self._publishing = False
 
@@ -165,16 +194,54 @@ class Writer:
             ProtocolViolation: the runtime broke the contract; the run is unknown now.
             JournalError: the store has a definite fault.
         """
-        if self._immediate:
+        if self._desk.immediate:
             return await self._write(drafts)
         if not self._tasks and (landing := self._fly(drafts)) is not None:
             return await landing
         return await asyncio.shield(self.hand_over(drafts))
 
+    def put(self, drafts: Sequence[Written]) -> int | Coroutine[Any, Any, int]:
+        """What `write` does, without a coroutine where nothing is to be waited for: the last seq, or what leads to it.
+
+        What comes back is to be awaited at once, before anything else is written.
+        """
+        if not self._desk.immediate:
+            return self.write(*drafts)
+        if not drafts:
+            return self.state.seq
+        if self.closed:
+            return self._closed(drafts)
+        for place, (draft, lane) in enumerate(drafts):  # asking costs less than folding anew
+            if draft.event_id is not None and (seq := inline(self._stored_already(draft, lane))):
+                return self._without(drafts, place, seq)
+        # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
+        state = self.state
+        before = Head(state.seq, state.chain)
+        try:
+            made = self._made(state, drafts)
+        except BaseException as error:  # noqa: BLE001 - raised again there
+            return self._undone(before, error)
+        if isinstance(made, NotLegal):
+            return self._not_made(made, drafts, before)
+        try:
+            appended = self._desk.append(
+                state.run_id, made, expected=before, fence=self.fence, summary=state.summary()
+            )
+        except (DuplicateConflict, JournalError):  # tried again, where each has its answer
+            return self._store(drafts, made, before, state)
+        except BaseException as error:  # noqa: BLE001 - raised again there
+            return self._undone(before, error)
+        if appended.head.chain != state.chain:
+            return self._applied(drafts, made, before, state, stored=False)
+        self._publish(made)
+        return made[-1].seq
+
     def write_nowait(self, *drafts: Written) -> None:
         """Takes the next place in the order of appends before it returns; a failure is logged."""
-        if self._immediate:
-            inline(self._write(drafts))
+        if self._desk.immediate:
+            done = self.put(drafts)
+            if type(done) is not int:
+                inline(done)  # type: ignore[arg-type]
         else:
             self.hand_over(drafts).add_done_callback(_log_failure)
 
@@ -218,7 +285,7 @@ class Writer:
         Without a task and its shield a durable append takes three passes of the event loop instead of five. None where
         more is to be done than to wait: then the task does it from the beginning.
         """
-        take = self._take
+        take = self._desk.take
         if take is None or self.closed or not drafts:
             return None
         before, ahead = Head(self.state.seq, self.state.chain), self.state.fork()
@@ -276,28 +343,37 @@ class Writer:
             self._turn.release()
 
     async def _write(self, drafts: Sequence[Written]) -> int:
+        """One append, with what may have to be done about it."""
+        if self._desk.immediate:
+            done = self.put(drafts)
+            return done if type(done) is int else await done  # type: ignore[misc]
         if not drafts:
             return self.state.seq
         if self.closed:
             return await self._closed(drafts)
-        if self._immediate:  # asking costs less than folding anew
-            for place, (draft, lane) in enumerate(drafts):
-                if draft.event_id is not None and (seq := await self._stored_already(draft, lane)):
-                    return await self._without(drafts, place, seq)
-        state = self.state
-        before = Head(state.seq, state.chain)
-        # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
-        ahead = state if self._immediate else state.fork()
+        before, ahead = Head(self.state.seq, self.state.chain), self.state.fork()
+        made = self._made(ahead, drafts)
+        if isinstance(made, NotLegal):
+            return await self._illegal(made, drafts)
+        return await self._store(drafts, made, before, ahead)
+
+    async def _store(
+        self, drafts: Sequence[Written], made: list[Record], before: Head, ahead: RunState
+    ) -> int:
         try:
-            made = self._made(ahead, drafts)
-            stored = type(made) is list and await self._append(made, before, ahead)
+            stored = await self._append(made, before, ahead)
         except BaseException:
             await self._take_back(before)
             raise
-        if isinstance(made, NotLegal):
-            await self._take_back(before)
-            return await self._illegal(made, drafts)
         return await self._applied(drafts, made, before, ahead, stored=stored)
+
+    async def _not_made(self, problem: NotLegal, drafts: Sequence[Written], before: Head) -> int:
+        await self._take_back(before)
+        return await self._illegal(problem, drafts)
+
+    async def _undone(self, before: Head, error: BaseException) -> int:
+        await self._take_back(before)
+        raise error
 
     async def _applied(
         self, drafts: Sequence[Written], made: list[Record], before: Head, ahead: RunState, *, stored: bool
@@ -312,7 +388,7 @@ class Writer:
     async def _take_back(self, before: Head) -> None:
         """Folds the run anew where it was its own look-ahead."""
         if self.state.seq != before.seq:
-            self.state = await self._reload()
+            self.state = await self._owner.reload()
 
     def _publish(self, made: list[Record]) -> None:
         """Shows what is durable, in order: what an observer causes to be written is shown behind what caused it."""
@@ -321,21 +397,21 @@ class Writer:
             return
         self._publishing = True
         try:
-            self._on_stored(made)
+            self._owner.stored(made)
             while self._outbox:
-                self._on_stored(self._outbox.pop(0))
+                self._owner.stored(self._outbox.pop(0))
         finally:
             self._publishing = False
 
     @property
     def full(self) -> bool:
         """Whether only what settles and ends the run is still taken."""
-        return self._room.full(self.state)
+        return self._desk.room.full(self.state)
 
     def _made(self, ahead: RunState, drafts: Sequence[Written]) -> list[Record] | NotLegal:
         """The next records, folded into `ahead`; a clock that was put back does not put the run back."""
-        at_ms = max(self._clock.time_ms(), ahead.updated_at_ms)
-        return make(ahead, drafts, at_ms=at_ms, fence=self.fence, room=self._room)
+        at_ms = max(self._desk.clock.time_ms(), ahead.updated_at_ms)
+        return make(ahead, drafts, at_ms=at_ms, fence=self.fence, room=self._desk.room)
 
     async def _append(
         self, made: list[Record], before: Head, ahead: RunState, failed: BaseException | None = None
@@ -344,17 +420,6 @@ class Writer:
 
         False if an event id among them is in the run already, with the same content or another.
         """
-        if self._immediate:
-            try:
-                appended = await self._journal.append(
-                    ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
-                )
-            except DuplicateConflict:
-                return False
-            except JournalError:
-                pass  # tried again below, where each has its answer
-            else:
-                return appended.head.chain == ahead.chain
         self._begin_try()
         try:
             return await self._append_through(made, before, ahead, failed)
@@ -364,35 +429,35 @@ class Writer:
     def _begin_try(self) -> None:
         """An append is under way, from its first try on."""
         if self._began is None:
-            self._began = self._clock.monotonic()
-        if not self._watched and not self._immediate:
+            self._began = self._desk.clock.monotonic()
+        if not self._watched and not self._desk.immediate:
             self._watched = True
-            self._agenda.after(self._timing.append_alarm, weakly(self._watch))
+            self._desk.agenda.after(self._desk.timing.append_alarm, weakly(self._watch))
 
     def _end_try(self) -> None:
         self._began = None
         self._wake_tried()
         if self.stalled:
             self.stalled = False
-            self._on_stalled(False)
+            self._owner.stalled(False)
 
     def _watch(self) -> None:
         """Sounds the alarm for an append that takes too long; one entry in the agenda, however many appends there are."""
         self._watched = False
         if self._began is None or self.stalled:
             return
-        waited = self._clock.monotonic() - self._began
-        if waited >= self._timing.append_alarm:
+        waited = self._desk.clock.monotonic() - self._began
+        if waited >= self._desk.timing.append_alarm:
             self._stall("no answer")
         else:
             self._watched = True
-            self._agenda.after(self._timing.append_alarm - waited, weakly(self._watch))
+            self._desk.agenda.after(self._desk.timing.append_alarm - waited, weakly(self._watch))
 
     def _stall(self, why: object) -> None:
         if not self.stalled:
             self.stalled = True
             logger.warning("run %s waits for its journal: %s", self.state.run_id, why)
-            self._on_stalled(True)
+            self._owner.stalled(True)
 
     def try_again(self) -> None:
         """Ends the pause between two tries: somebody reached the journal."""
@@ -413,7 +478,7 @@ class Writer:
 
     async def _pause(self, seconds: float) -> None:
         self._again = asyncio.Event()
-        pause = asyncio.ensure_future(self._clock.sleep(seconds))
+        pause = asyncio.ensure_future(self._desk.clock.sleep(seconds))
         again = asyncio.ensure_future(self._again.wait())
         try:
             await asyncio.wait((pause, again), return_when=asyncio.FIRST_COMPLETED)
@@ -437,14 +502,14 @@ class Writer:
                     raise RecordRefused(self.closed) from failed
                 delay = min(delay * 2, 5.0)
             try:
-                appended = await self._journal.append(
+                appended = await self._desk.journal.append(
                     ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
                 )
             except DuplicateConflict:
                 return False
             except (FenceConflict, SeqConflict) as error:
                 self.close("fenced")
-                self._on_lost("fenced")
+                self._owner.lost("fenced")
                 raise RecordRefused("fenced", str(error)) from error
             except _PASSING as error:
                 failed = error
@@ -453,12 +518,11 @@ class Writer:
 
     def _overdue(self) -> bool:
         assert self._began is not None
-        return self._clock.monotonic() - self._began >= self._timing.append_alarm
+        return self._desk.clock.monotonic() - self._began >= self._desk.timing.append_alarm
 
     def forget(self) -> None:
         """Lets go of the live run: it is over, and nobody writes or looks here any more."""
-        self._on_stored = self._on_lost = self._on_stalled = _nobody
-        self._unsaved, self._reload = list, _gone
+        self._owner = _NOBODY
 
     def close(self, code: str) -> None:
         """Refuses everything from now on."""
@@ -495,13 +559,13 @@ class Writer:
     async def _stored_already(self, draft: Draft, lane: Lane) -> int | None:
         """The seq of an exact repeat of a stored fact, in any state (RC-13)."""
         event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
-        stored = await self._journal.find(self.state.run_id, event_id)
+        stored = await self._desk.journal.find(self.state.run_id, event_id)
         return stored.seq if stored is not None and _is_same(stored, draft, lane) else None
 
     async def _closed_already(self, fact: RequestClosed, lane: Lane) -> int | None:
         """The seq of the same closing by the other lane: both look at the clock, one is first (RC-25)."""
         other = HOST if lane == RUNTIME else RUNTIME
-        stored = await self._journal.find(self.state.run_id, event_id_of(fact, 0, other))
+        stored = await self._desk.journal.find(self.state.run_id, event_id_of(fact, 0, other))
         return stored.seq if stored is not None and stored.fact == fact else None
 
     async def _without(self, drafts: Sequence[Written], place: int, seq: int) -> int:
@@ -518,7 +582,7 @@ class Writer:
                 return await self._without(drafts, place, seq)
             if here.get(event_id) == (draft, lane):
                 return await self._without(drafts, place, 0)
-            if event_id in here or await self._journal.find(self.state.run_id, event_id) is not None:
+            if event_id in here or await self._desk.journal.find(self.state.run_id, event_id) is not None:
                 return await self._conflict(draft, lane, event_id)
             here[event_id] = draft, lane
         raise DuplicateConflict(self.state.run_id, "of a fact that the controller adds")
@@ -542,5 +606,5 @@ class Writer:
             verdict.code, verdict.why, shown if len(shown) <= 4096 else shown[:4096], digest(body)
         )
         lost = ContinuityLost(self.state.seq, "violation", verdict.why)
-        self._on_lost("violation")
-        await self._write((*self._unsaved(), (Draft(evidence), HOST), (Draft(lost), HOST)))
+        self._owner.lost("violation")
+        await self._write((*self._owner.unsaved(), (Draft(evidence), HOST), (Draft(lost), HOST)))

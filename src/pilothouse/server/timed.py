@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from ..contracts import Clock, Journal
@@ -18,7 +20,26 @@ class Timed:
         self._observe = observe
 
     def __getattr__(self, name: str) -> Any:
+        if name == "append_now" and (append := getattr(self._journal, name, None)) is not None:
+            return partial(self._now, append)
+        if name == "hand_over" and (take := getattr(self._journal, name, None)) is not None:
+            return partial(self._later, take)
         return getattr(self._journal, name)
+
+    def _now(self, append: Callable[..., Appended], *args: Any, **more: Any) -> Appended:
+        began = self._clock.monotonic()
+        try:
+            return append(*args, **more)
+        finally:
+            self._observe(self._clock.monotonic() - began)
+
+    def _later(
+        self, take: Callable[..., asyncio.Future[Appended]], *args: Any, **more: Any
+    ) -> asyncio.Future[Appended]:
+        began = self._clock.monotonic()
+        stored = take(*args, **more)
+        stored.add_done_callback(lambda _: self._observe(self._clock.monotonic() - began))
+        return stored
 
     async def create(self, registration: Registration, records: Sequence[Record], **more: Any) -> Created:
         """As the journal does."""
