@@ -10,6 +10,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Self, final
 
 from ..cluster import Relay
@@ -61,6 +62,15 @@ from .liveness import LeaseClock
 from .packed import pack, unpack
 from .threads import MemoryThreads
 from .verify import verify
+
+_body = attrgetter("body")
+_event_id = attrgetter("event_id")
+_seq = attrgetter("seq")
+
+
+def _ids_of(records: Sequence[Record]) -> dict[str, int]:
+    """Event ids with their seqs, in order."""
+    return dict(zip(map(_event_id, records), map(_seq, records), strict=True))
 
 
 @final
@@ -169,7 +179,7 @@ class MemoryJournal:
         fence = records[-1].fence if records else 1  # an imported run keeps its fence
         owner = None if claim is None else claim.owner.id
         run = _Run(len(self._order), registration, summary, owner, fence)
-        self._store(run, records, {record.event_id: record.seq for record in records}, summary)
+        self._store(run, records, _ids_of(records), summary)
         self._runs[spec.run_id] = run
         self._order.append(run)
         if siblings is None:
@@ -204,7 +214,7 @@ class MemoryJournal:
                 raise FenceConflict(run_id, fence, run.fence)
             raise SeqConflict(run_id, expected.seq, head.seq)
         ids = run.ids
-        new = {record.event_id: record.seq for record in records}
+        new = _ids_of(records)
         if not ids.keys().isdisjoint(new):
             if self._stored(run, records):
                 return Appended(head, duplicate=True)
@@ -222,15 +232,15 @@ class MemoryJournal:
         """Keeps what was looked at; `ids` are those of the records with their seqs, in order."""
         if records:
             seq = run.head.seq
-            for wanted, (event_id, found) in enumerate(ids.items(), seq + 1):
-                if found != wanted:
-                    raise ValueError(f"record {event_id} has seq {found} where {wanted} comes next")
+            end = seq + len(records)
+            if [*ids.values()] != [*range(seq + 1, end + 1)]:
+                raise ValueError(f"records {[*ids.values()]} where {seq + 1} comes next")
             run.ids.update(ids)
             run.facts += records
-            run.head = Head(seq + len(records), records[-1].chain)
+            run.head = Head(end, records[-1].chain)
         run.summary = summary
         self._facts += len(records)
-        self._bytes += sum([len(record.body) for record in records])
+        self._bytes += sum(map(len, map(_body, records)))
         self._appends += 1
         if run.waiting:
             self._wake(run)

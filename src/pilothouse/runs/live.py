@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from ..commands import Answer, FollowUp, Request, Steer, StopSource
@@ -33,7 +34,7 @@ from ..records import Draft, Record, Registration, Start
 from .agenda import Line, weakly
 from .driving import closing_refusal, see_through
 from .inline import inline
-from .partials import Partials
+from .partials import ENDS, Partials
 from .port import Gate, Port, Scope, resolve
 from .ring import RECORD_BYTES, Observer, Ring
 from .spilling import LARGE, may_be_large, spill
@@ -51,7 +52,7 @@ _OTHER = frozenset[type](get_args(DeltaBody)) - _STREAMED
 ENVELOPE = 2_048
 """Bytes of a stored fact around its content, at most: kind, event id, causation, source."""
 
-_OVER = (Phase.TERMINAL, Phase.UNKNOWN)
+_fact = attrgetter("fact")
 _CLOSED = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}
 
 
@@ -294,20 +295,24 @@ class LiveRun:
         """
         if self.closing and (code := closing_refusal(drafts)):
             raise RecordRefused("closing", code)
-        kinds = {type(draft.fact) for draft, _ in drafts}
-        if not LARGE.isdisjoint(kinds):
-            limit = self.limits.max_fact_bytes - ENVELOPE
-            if any(type(draft.fact) in LARGE and may_be_large(draft.fact, limit) for draft, _ in drafts):
+        limit = self.limits.max_fact_bytes - ENVELOPE
+        ends = False
+        for draft, _ in drafts:
+            kind = type(draft.fact)
+            if kind in LARGE and may_be_large(draft.fact, limit):
                 return self._record_spilled(drafts)
-        return self._put(drafts)
+            if kind in ENDS:
+                ends = True
+        return self._put(drafts, ends=ends)
 
-    def _put(self, drafts: Sequence[Written]) -> int | Coroutine[object, object, int]:
-        if self.partials.pending_chars and (whole := self.partials.left_by(drafts)) is not None:
+    def _put(self, drafts: Sequence[Written], *, ends: bool) -> int | Coroutine[object, object, int]:
+        if ends and self.partials.pending_chars and (whole := self.partials.left_by(drafts)) is not None:
             drafts = [*self.unsaved(whole=whole), *drafts]
         return self.writer.put(drafts)
 
     async def _record_spilled(self, drafts: Sequence[Written]) -> int:
-        done = self._put([(await self._spilled(draft), lane) for draft, lane in drafts])
+        ends = any(type(draft.fact) in ENDS for draft, _ in drafts)
+        done = self._put([(await self._spilled(draft), lane) for draft, lane in drafts], ends=ends)
         return done if isinstance(done, int) else await done
 
     async def _spilled(self, draft: Draft) -> Draft:
@@ -318,22 +323,22 @@ class LiveRun:
 
     def stored(self, records: Sequence[Record]) -> None:
         """What follows from the facts of an append, once they are durable and folded: publish, then act, one by one."""
-        watched = bool(
-            self.observers
-        )  # they may look at the ring, and find no more in it than they were told
-        if not watched:
-            self.ring.extend(records)
-        for record in records:
-            if watched:
+        acts = map(_ACTS.get, map(type, map(_fact, records)))
+        if self.observers:  # they may look at the ring, and find no more in it than they were told
+            for record, act in zip(records, acts, strict=True):
                 self._publish(record, len(record.body) + RECORD_BYTES)
-            fact = record.fact
-            act = _ACTS.get(type(fact))
-            if act is not None:
-                act(self, fact)
+                if act is not None:
+                    act(self, record.fact)
+        else:
+            self.ring.extend(records)
+            for record, act in zip(records, acts, strict=True):
+                if act is not None:
+                    act(self, record.fact)
         state = self.writer.state
-        if self.waiters.for_start and state.phase is not Phase.ACCEPTED:
+        phase = state.phase
+        if self.waiters.for_start and phase is not Phase.ACCEPTED:
             self.waiters.started()
-        if state.phase in _OVER and records[-1].seq == state.seq:
+        if (phase is Phase.TERMINAL or phase is Phase.UNKNOWN) and records[-1].seq == state.seq:
             self._end()
 
     def command_received(self, fact: CommandReceived) -> None:

@@ -21,6 +21,9 @@ from ..events import (
 
 Told = TextTold | ReasoningTold | ArgumentsTold
 
+ENDS = frozenset[type]({RunEnded, ModelAttemptEnded})
+"""Facts in front of which the text that was told is saved (RC-19), unless they come with the message that has it."""
+
 _NAMES = {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "arguments"}
 
 
@@ -145,17 +148,12 @@ class Partials:
         return out
 
     def left_by(self, drafts: Sequence[Written]) -> list[str] | None:
-        """The messages that these facts make whole, where the facts end something and leave other text behind; else None."""
-        ends, whole = False, []
-        for draft, _ in drafts:
-            fact = draft.fact
-            kind = type(fact)
-            if kind is MessageAdded:
-                whole.append(fact.message.id)  # type: ignore[union-attr]
-            elif kind is RunEnded or kind is ModelAttemptEnded:
-                ends = True
-        left = ends and any(part.message_id not in whole for part in self._parts.values())
-        return whole if left else None
+        """The messages that these facts, an end among them, make whole; None where that leaves no text behind."""
+        whole = [draft.fact.message.id for draft, _ in drafts if type(draft.fact) is MessageAdded]
+        for part in self._parts.values():
+            if part.message_id not in whole:
+                return whole
+        return None
 
     def message_ids(self) -> set[str]:
         """The messages of which text is known here."""
