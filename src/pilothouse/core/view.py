@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from ..commands import CommandKind
+from ..commands import CommandKind, Request
 from ..messages import Value
 from ..records import CallView, Descriptor, Ownership, Registration, RunView, UnknownInfo
 from .canonical import digest_of
@@ -48,12 +48,9 @@ def view(
         tenant=spec.tenant,
         parent=spec.parent,
         turn=state.turn,
-        requests=tuple([_bounded(request) for _, request in sorted(state.requests.items())]),
+        requests=_requests(state) if state.requests else (),
         queued=tuple(state.queued),
-        calls=tuple(
-            CallView(call.call_id, call.tool, call.state, call.attempt)  # type: ignore[arg-type]
-            for _, call in sorted(state.calls.items())
-        ),
+        calls=_calls(state) if state.calls else (),
         outcome=None if state.outcome is None else _bounded(state.outcome),
         delivery=state.delivery,
         usage=state.usage,
@@ -61,6 +58,19 @@ def view(
         can=_can(phase, state, descriptor),
         created_at_ms=registration.created_at_ms,
         updated_at_ms=state.updated_at_ms,
+    )
+
+
+def _requests(state: RunState) -> tuple[Request, ...]:
+    return tuple([_bounded(request) for _, request in sorted(state.requests.items())])
+
+
+def _calls(state: RunState) -> tuple[CallView, ...]:
+    return tuple(
+        [
+            CallView(call.call_id, call.tool, call.state, call.attempt)  # type: ignore[arg-type]
+            for _, call in sorted(state.calls.items())
+        ]
     )
 
 

@@ -91,12 +91,18 @@ class _Run:
     )
 
     def __init__(
-        self, number: int, registration: Registration, summary: RunSummary, owner: str | None, fence: int
+        self,
+        number: int,
+        registration: Registration,
+        summary: RunSummary,
+        head: Head,
+        owner: str | None,
+        fence: int,
     ) -> None:
         self.number = number
         self.registration = registration
         self.summary = summary
-        self.head = Head(0, chain_start(registration.spec.run_id, registration.spec_digest))
+        self.head = head
         self._facts: list[Record] = []
         self._ids: dict[str, int] = {}  # event id → seq
         self._packed = b""
@@ -113,6 +119,16 @@ class _Run:
     def ids(self) -> dict[str, int]:
         """The seq of each event id."""
         return self._ids if not self._packed else {record.event_id: record.seq for record in self.facts}
+
+    def extend(self, records: Sequence[Record], ids: Mapping[str, int]) -> None:
+        """Takes the next records; `ids` are theirs with their seqs, in order."""
+        seq = self.head.seq
+        end = seq + len(records)
+        if [*ids.values()] != [*range(seq + 1, end + 1)]:
+            raise ValueError(f"records {[*ids.values()]} where {seq + 1} comes next")
+        self._ids.update(ids)
+        self._facts += records
+        self.head = Head(end, records[-1].chain)
 
     def pack(self) -> None:
         """Keeps the facts as bytes, if it has its end: a quarter of the memory, and nothing for the collector."""
@@ -178,7 +194,8 @@ class MemoryJournal:
                 raise ThreadConflict(spec.thread_id, actual)
         fence = records[-1].fence if records else 1  # an imported run keeps its fence
         owner = None if claim is None else claim.owner.id
-        run = _Run(len(self._order), registration, summary, owner, fence)
+        start = "" if records else chain_start(spec.run_id, registration.spec_digest)
+        run = _Run(len(self._order), registration, summary, Head(0, start), owner, fence)
         self._store(run, records, _ids_of(records), summary)
         self._runs[spec.run_id] = run
         self._order.append(run)
@@ -231,13 +248,7 @@ class MemoryJournal:
     ) -> None:
         """Keeps what was looked at; `ids` are those of the records with their seqs, in order."""
         if records:
-            seq = run.head.seq
-            end = seq + len(records)
-            if [*ids.values()] != [*range(seq + 1, end + 1)]:
-                raise ValueError(f"records {[*ids.values()]} where {seq + 1} comes next")
-            run.ids.update(ids)
-            run.facts += records
-            run.head = Head(end, records[-1].chain)
+            run.extend(records, ids)
         run.summary = summary
         self._facts += len(records)
         self._bytes += sum(map(len, map(_body, records)))

@@ -110,6 +110,7 @@ class Fleet:
         self.confirms = descriptor.cancel == "confirmed"
         self.parking = descriptor.recovery == "journal"
         self.moving = dispatcher is not None
+        self._requests = frozenset(descriptor.requests)
         self.owner = this_process(new_id())
         self.live: dict[str, LiveRun] = {}
         self.finished: dict[str, LiveRun] = {}  # of those, the ones that are over, oldest first
@@ -186,9 +187,8 @@ class Fleet:
 
     def terms(self, spec: RunSpec) -> Terms:
         """What the rules of a run go by, under this runtime's contract."""
-        requests = frozenset(self.described.descriptor.requests)
         given = frozenset([message.id for message in spec.input])
-        return Terms(requests, self.limits.max_pending, spec.output_schema is not None, given)
+        return Terms(self._requests, self.limits.max_pending, spec.output_schema is not None, given)
 
     async def read(self, run_id: str, after: int, limit: int) -> RecordPage:
         """A page of facts."""
@@ -322,9 +322,10 @@ class Fleet:
 
     async def start_of(self, registration: Registration, fence: int) -> Start:
         """What a runtime is given."""
+        spec = registration.spec
         return Start(
-            registration.spec,
-            await self.paths.for_start(registration.spec),
+            spec,
+            [] if spec.parent is None and not spec.base else await self.paths.for_start(spec),
             registration.spec_digest,
             registration.binding,
             registration.descriptor_digest,

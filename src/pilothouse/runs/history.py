@@ -79,8 +79,6 @@ class Paths:
 
     async def for_start(self, spec: RunSpec) -> list[Message]:
         """What stands in front of a run, as its runtime is given it."""
-        if spec.parent is None and not spec.base:
-            return []
         return for_runtime(*await self._front(spec))
 
     async def front(self, spec: RunSpec) -> list[HistoryMessage]:

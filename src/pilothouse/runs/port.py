@@ -183,12 +183,13 @@ class Inbox:
         self._items: list[Command] = []
         self._listeners: list[Callable[[Command], object]] = []
         state = live.state
-        self._items += state.queued.values()
-        self._items += [
-            entry.command
-            for entry in state.commands.values()
-            if entry.state == "received" and isinstance(entry.command.body, Answer | Steer | FollowUp)
-        ]
+        if state.commands:  # of an earlier attachment
+            self._items += state.queued.values()
+            self._items += [
+                entry.command
+                for entry in state.commands.values()
+                if entry.state == "received" and isinstance(entry.command.body, Answer | Steer | FollowUp)
+            ]
 
     def put(self, command: Command) -> None:
         """Delivers a command and tells who listens."""

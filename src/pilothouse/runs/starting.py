@@ -6,14 +6,13 @@ import asyncio
 import logging
 import re
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from ..core.canonical import NotJSON, chain_start, digest, encode, misshapen, seal, settled
-from ..core.run import HOST, Phase, RunState, apply
+from ..core.run import HOST, Phase, RunState, absorb
 from ..core.settling import event_id_of
 from ..core.transcript import wants_answer
 from ..errors import (
@@ -190,6 +189,8 @@ class Starter:
                 raise InvalidSpec("the parent is of another thread or tenant", "parent_foreign")
             if head.summary.state != "terminal" and not spec.parent.seq:
                 spec = replace(spec, parent=replace(spec.parent, seq=head.head.seq))
+        elif not spec.base and len(spec.input) == 1:
+            return spec  # the usual beginning of a thread: nothing stands in front of it, nothing is to be compared
         # A stored spec always names where it hangs, so that a child's history never changes.
         path = await fleet.paths.front(spec)
         if path and spec.parent and spec.parent.keep_through is None:
@@ -257,19 +258,9 @@ class Starter:
         fact = RunAccepted(
             spec.thread_id, registration.spec_digest, registration.binding, registration.descriptor_digest
         )
-        record = seal(
-            run_id=spec.run_id,
-            seq=1,
-            at_ms=registration.created_at_ms,
-            lane=HOST,
-            fence=1,
-            fact=fact,
-            event_id=event_id_of(fact, 1, HOST),
-            causation=None,
-            source=None,
-            previous=state.chain,
-        )
-        apply(state, record)
+        event_id = event_id_of(fact, 1, HOST)
+        record = seal(spec.run_id, 1, registration.created_at_ms, HOST, 1, fact, event_id, None, None, chain)
+        absorb(state, record)
         try:
             created = await self._created(registration, record, state.summary(), expect_head, guess)
         except Unsupported as refusal:
@@ -323,21 +314,16 @@ class Starter:
     ) -> Created:
         """Registers it. A wrong guess at what the thread's last run is, where nobody said it, is looked into."""
         fleet = self._fleet
-        create = partial(
-            fleet.journal.create,
-            registration,
-            [record],
-            summary=summary,
-            claim=None if fleet.dispatcher is not None else fleet.claim_request(),
-        )
+        create = fleet.journal.create
+        claim = None if fleet.dispatcher is not None else fleet.claim_request()
         try:
-            return await create(expect_head=guess)
+            return await create(registration, [record], summary=summary, claim=claim, expect_head=guess)
         except ThreadConflict as moved:
             if expect_head is not UNSET:
                 raise
             last = moved.head
         await self._check_last(registration.spec, last)
-        return await create(expect_head=UNSET)
+        return await create(registration, [record], summary=summary, claim=claim, expect_head=UNSET)
 
     async def _registered_before(
         self, registration: Registration, refusal: Unsupported
