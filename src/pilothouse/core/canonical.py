@@ -158,6 +158,8 @@ def _long_integer(value: object, path: str = "") -> str:
 def scrub(value: T) -> T:
     """A copy in which each lone surrogate is U+FFFD; NUL stays."""
     if isinstance(value, str):
+        if value.isascii():
+            return value
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # type: ignore[return-value]
     if isinstance(value, Value):
         changes = {name: scrub(getattr(value, name)) for name in value.__struct_fields__}
