@@ -54,7 +54,7 @@ async def _never_reading() -> list[Row]:
             await run.wait()
             took[lazy] = min(took.get(lazy, 1e9), time.perf_counter() - begin)
             if asleep is not None:
-                held = max(held, len(asleep._ring._items) * 2_200)
+                held = max(held, (asleep._ring.end - asleep._ring.first) * 2_200)
                 await asleep.aclose()
     return [
         Row("a run's time with a follower that never reads, beside without", "×", took[1] / took[0], 1, 1.25),

@@ -37,7 +37,7 @@ def flow(live: LiveRun, message_id: str, index: int) -> Callable[[str], None]:
             live.look(length - offset)
         live.deltas = number = live.deltas + 1
         delta = Delta(run_id, number, writer.state.seq, TextTold(message_id, index, text, offset))
-        ring.append(delta, 200 + length - offset)
+        ring.flow(delta, 200 + length - offset)
         for observer in observers:
             try:
                 observer(delta)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from ..errors import CursorAhead
 from ..events import ContinuityLost, Delta, Lagged, OwnershipTold, RunAbandoned, RunEnded, StartRefused
 from ..records import Ownership, Record, RecordPage, RunHead
-from .ring import Item, Subscription
+from .ring import Item, Subscription, Taker
 
 if TYPE_CHECKING:
     from .live import LiveRun
@@ -132,11 +132,11 @@ class Follower:
             return None
         return self._subscription.delta_nowait()
 
-    def drain(self, take: Callable[[Delta], bool]) -> Delta | None:
-        """Hands over the deltas that are there, as `delta_nowait` gives them, until `take` refuses one: it is returned."""
+    def drain(self, taker: Taker) -> Delta | None:
+        """Hands over the deltas that are there, as `delta_nowait` gives them, until one is refused: it is returned."""
         if self._ready or self._behind or self._over or not self._deltas or self._subscription is None:
             return None
-        return self._subscription.drain(take)
+        return self._subscription.drain(taker)
 
     def waiter(self) -> asyncio.Future[None] | None:
         """What is set when the next item comes; None if there is one, or something to read first: then iterate.

@@ -2,16 +2,20 @@
 
 One ring a run, bounded in items and bytes; a follower is a cursor, not a queue. The run never waits for a follower: one
 that fell out of the ring is told that it lagged and, in a `Follower`, heals from the journal.
+
+The newest items lie there as they were told. Of text that flows, what is older is kept as its pieces alone, an eighth of
+the bytes: who reads there, because it came late or is slow, is given equal deltas again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Self
+from typing import Final, Protocol, Self
 
-from ..events import Delta, Lagged
+from ..events import Delta, Lagged, TextTold
 from ..records import Record
 
 Item = Record | Delta
@@ -20,65 +24,165 @@ _body = attrgetter("body")
 RECORD_BYTES = 200
 """What a record takes besides its body, about."""
 
+PACK: Final = 24
+"""So many pieces of text are packed at once …"""
+
+KEEP: Final = 8
+"""… and so many are left as they are: a reader that keeps up finds what it reads there."""
+
 Observer = Callable[[Item], None]
 
 
-class Ring:
-    """The last items of one run. `first` is the number of the oldest kept, `end` of the next to come."""
+class Packed:
+    """Pieces of one text that were told one after the other, with no fact between them."""
 
-    __slots__ = ("_bytes", "_items", "_limit", "_limit_bytes", "_trim_at", "_waiters", "closed", "first")
+    __slots__ = ("first", "texts")
+
+    def __init__(self, deltas: Sequence[Delta]) -> None:
+        self.first = deltas[0]
+        self.texts = tuple([delta.body.text for delta in deltas])  # type: ignore[union-attr]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, at: int) -> Delta:
+        """The delta as it was told."""
+        first, body = self.first, self.first.body
+        assert type(body) is TextTold
+        offset = body.offset + sum(map(len, self.texts[:at]))
+        told = TextTold(body.message_id, body.index, self.texts[at], offset)
+        return Delta(first.run_id, first.n + at, first.after_seq, told)
+
+
+class Taker(Protocol):
+    """Takes deltas that stand next to each other; False for what it does not take, of which nothing was taken."""
+
+    def take(self, delta: Delta, /) -> bool:
+        """One."""
+        ...
+
+    def take_text(self, first: Delta, text: str, count: int, /) -> bool:
+        """So many pieces of one text, beginning with `first`, of which `text` is what all of them say."""
+        ...
+
+
+class Ring:
+    """The last items of one run.
+
+    Attributes:
+        first: the number of the oldest that is kept.
+        start: the number of the oldest that is kept as it is, in `items`.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_flows_from",
+        "_limit",
+        "_limit_bytes",
+        "_look_at",
+        "_old",
+        "_old_from",
+        "_waiters",
+        "closed",
+        "first",
+        "items",
+        "start",
+    )
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
-        self._items: list[Item] = []
+        self.items: list[Item] = []
+        self._old: list[Packed | list[Item]] = []  # what was there before `items`, …
+        self._old_from: list[int] = []  # … and the number with which each begins
         self._limit = limit
-        self._trim_at = 2 * limit
         self._limit_bytes = limit_bytes
+        self._look_at = min(PACK + KEEP, 2 * limit)
         self._bytes = 0
+        self._flows_from = 0  # from this number on there is nothing but pieces of one text
         self._waiters: list[asyncio.Future[None]] = []
         self.first = 0
+        self.start = 0
         self.closed = False
 
     @property
     def end(self) -> int:
         """The number that the next item will have."""
-        return self.first + len(self._items)
+        return self.start + len(self.items)
 
     def append(self, item: Item, size: int) -> None:
         """Publishes an item of about `size` bytes and wakes who waits."""
-        items = self._items
+        self._flows_from = self.start + len(self.items) + 1
+        self.flow(item, size)
+
+    def flow(self, item: Item, size: int) -> None:
+        """The same for a piece of text that goes on with the item before it, if that was one."""
+        items = self.items
         items.append(item)
         self._bytes += size
-        # Trimmed in halves, so that the cost of an item does not depend on how many are kept.
-        if len(items) >= self._trim_at or self._bytes > self._limit_bytes:
-            self._trim()
+        if len(items) >= self._look_at or self._bytes > self._limit_bytes:
+            self._look()
         if self._waiters:
             self.wake()
 
     def extend(self, records: Sequence[Record]) -> None:
         """Publishes the records of one append: the same as one by one, for a third of it."""
-        self._items += records
+        self.items += records
+        self._flows_from = self.start + len(self.items)
         self._bytes += sum(map(len, map(_body, records))) + RECORD_BYTES * len(records)
-        if len(self._items) >= self._trim_at or self._bytes > self._limit_bytes:
-            self._trim()
+        if len(self.items) >= self._look_at or self._bytes > self._limit_bytes:
+            self._look()
         if self._waiters:
             self.wake()
 
+    def _look(self) -> None:
+        """Packs text, and drops the oldest items when they are too many: what an item costs does not grow with them."""
+        items = self.items
+        if self.end - max(self._flows_from, self.start) >= PACK + KEEP:
+            self._pack(max(self._flows_from - self.start, 0), len(items) - KEEP)
+        if self.end - self.first >= 2 * self._limit or self._bytes > self._limit_bytes:
+            self._trim()
+        room = 2 * self._limit - (self.end - self.first)  # until the next trim
+        self._look_at = min(max(self._flows_from - self.start, 0) + PACK + KEEP, len(items) + room)
+
+    def _pack(self, at: int, end: int) -> None:
+        """Packs the text between these two places; what stands in front of it is old from now on, too."""
+        items, start = self.items, self.start
+        if at:
+            self._old.append(items[:at])
+            self._old_from.append(start)
+        self._old.append(Packed(items[at:end]))  # type: ignore[arg-type]
+        self._old_from.append(start + at)
+        del items[:end]
+        self.start = start + end
+
     def _trim(self) -> None:
-        items = self._items
-        drop = max(len(items) - self._limit, 1)
+        """Drops about half, so that the cost of an item does not depend on how many are kept."""
+        count = self.end - self.first
+        drop = max(count - self._limit, 1)
         if self._bytes > self._limit_bytes:
-            drop = max(drop, len(items) // 2)
-        drop = min(drop, len(items))
-        kept = len(items) - drop
-        self._bytes = self._bytes * kept // len(items)
-        del items[:drop]
+            drop = max(drop, count // 2)
+        drop = min(drop, count)
+        self._bytes = self._bytes * (count - drop) // count
         self.first += drop
+        if self.first >= self.start:
+            del self.items[: self.first - self.start]
+            self.start = self.first
+            self._old, self._old_from = [], []
+        else:
+            gone = bisect_right(self._old_from, self.first) - 1
+            del self._old[:gone], self._old_from[:gone]
 
     def take(self, number: int) -> Item | None:
         """The item with that number; None if it has not come. It must not be dropped."""
-        at = number - self.first
-        items = self._items
-        return items[at] if at < len(items) else None
+        at = number - self.start
+        if at >= 0:
+            return self.items[at] if at < len(self.items) else None
+        part, at = self.old(number)
+        return part[at]
+
+    def old(self, number: int) -> tuple[Packed | list[Item], int]:
+        """Where an old item is, and at which place there."""
+        found = bisect_right(self._old_from, number) - 1
+        return self._old[found], number - self._old_from[found]
 
     def wake(self) -> None:
         """Wakes all who wait."""
@@ -94,8 +198,9 @@ class Ring:
 
     def clear(self) -> None:
         """Drops what is kept: nobody reads here any more."""
-        self.first += len(self._items)
-        self._items = []
+        self.first = self.start = self.end
+        self.items = []
+        self._old, self._old_from = [], []
         self._bytes = 0
 
     def waiter(self, number: int) -> asyncio.Future[None] | None:
@@ -103,7 +208,7 @@ class Ring:
 
         Who does not wait for it to the end gives it back with `forget`.
         """
-        if number < self.first + len(self._items) or self.closed:
+        if number < self.start + len(self.items) or self.closed:
             return None
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -122,7 +227,7 @@ class Ring:
             except asyncio.CancelledError:
                 self.forget(waiter)
                 raise
-        return number < self.first + len(self._items)
+        return number < self.end
 
 
 class Subscription:
@@ -155,11 +260,9 @@ class Subscription:
             lost = ring.first - cursor
             self._cursor = ring.first
             return self._lagged(lost)
-        items = ring._items  # noqa: SLF001 - the ring and its cursors are one thing
-        at = cursor - ring.first
-        if at >= len(items):
+        item = ring.take(cursor)
+        if item is None:
             return None
-        item = items[at]
         self._cursor = cursor + 1
         if type(item) is Record:
             self._last_seq = item.seq
@@ -185,24 +288,39 @@ class Subscription:
 
     def delta_nowait(self) -> Delta | None:
         """The next item if it is there and a delta. Never waits."""
-        ring = self._ring  # as `Ring.take`, without the call: this is asked for each delta and each reader
-        at = self._cursor - ring.first
-        items = ring._items  # noqa: SLF001
-        if not 0 <= at < len(items):
-            return None
-        item = items[at]
+        ring, cursor = self._ring, self._cursor
+        at = (
+            cursor - ring.start
+        )  # as `Ring.take`, without the call: this is asked for each delta and each reader
+        items = ring.items
+        if at < 0:
+            item = None if cursor < ring.first else ring.take(cursor)
+        else:
+            item = items[at] if at < len(items) else None
         if type(item) is not Delta:
             return None
-        self._cursor += 1
+        self._cursor = cursor + 1
         return item
 
-    def drain(self, take: Callable[[Delta], bool]) -> Delta | None:
-        """Hands the deltas that stand next to `take`, until it refuses one: that is returned, and passed over."""
+    def drain(self, taker: Taker) -> Delta | None:
+        """Hands over the deltas that stand next, until one is refused: that is returned, and passed over."""
         ring = self._ring
-        items = ring._items  # noqa: SLF001
-        at = self._cursor - ring.first
-        if at < 0:
+        while ring.first <= self._cursor < ring.start:
+            part, at = ring.old(self._cursor)
+            if type(part) is Packed:
+                texts = part.texts[at:]
+                if taker.take_text(part[at], "".join(texts), len(texts)):
+                    self._cursor += len(texts)
+                    continue
+            item = part[at]
+            if type(item) is not Delta:
+                return None
+            self._cursor += 1
+            if not taker.take(item):
+                return item
+        if self._cursor < ring.first:
             return None
+        take, items, at = taker.take, ring.items, self._cursor - ring.start
         refused: Delta | None = None
         end = len(items)
         while at < end and refused is None:
@@ -212,13 +330,13 @@ class Subscription:
             at += 1
             if not take(item):
                 refused = item
-        self._cursor = ring.first + at
+        self._cursor = ring.start + at
         return refused
 
     def waiter(self) -> asyncio.Future[None] | None:
         """What to wait for; None if an item is there, or none will come. One that is not awaited goes to `forget`."""
         ring = self._ring  # as `Ring.waiter`, without the call
-        if self._cursor < ring.first + len(ring._items) or ring.closed or self._closed:  # noqa: SLF001
+        if self._cursor < ring.start + len(ring.items) or ring.closed or self._closed:
             return None
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ring._waiters.append(waiter)  # noqa: SLF001

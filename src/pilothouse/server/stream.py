@@ -414,10 +414,10 @@ class Stream:
                         raise
                 ready: Record | Delta | None = None
                 if flow is not None:
-                    ready = drain(flow.take)
+                    ready = drain(flow)
                     if ready is None and flow.pending and (early := written + MERGE_S - now()) > 0:
                         await asyncio.sleep(early)
-                        ready = drain(flow.take)
+                        ready = drain(flow)
                 nothing = ready is None and (flow is None or not flow.pending)
                 if nothing and (ready := await anext(follower, None)) is None:
                     break

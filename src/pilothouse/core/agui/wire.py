@@ -70,6 +70,16 @@ class Flow:
         self.next_n += 1
         return True
 
+    def take_text(self, first: Delta, text: str, count: int) -> bool:
+        """Takes so many pieces at once; `text` is what they say, `first` the first of them."""
+        if not self.take(first):
+            return False
+        told: Any = first.body
+        self._part.pieces[-1] = text
+        self._end += len(text) - len(told.text)
+        self.next_n += count - 1
+        return True
+
     @property
     def pending(self) -> bool:
         """Whether something was taken that is not written."""
