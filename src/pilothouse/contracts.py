@@ -382,9 +382,10 @@ class Journal(Protocol):
     what it confirms is durable. `immediate` says that no method ever suspends (memory): a caller may then rely on an
     append being inline. `relay` is what its processes talk through; None where runs stay where they began.
 
-    A journal may also have `hand_over`, with the arguments of `append`: it returns a future at once, which is done when the
-    append is durable or refused. Writers then do without a task of their own. One that is `immediate` may have `append_now`:
-    the same as `append`, in a plain call.
+    A journal may also have `hand_over`, with the arguments of `append` and `tell`: it returns at once, and calls
+    `tell(appended, None)` on the caller's loop when the append is durable, `tell(None, error)` when it is refused. Writers
+    then do without a task of their own. One that is `immediate` may have `append_now`: the same as `append`, in a plain
+    call.
     """
 
     immediate: bool

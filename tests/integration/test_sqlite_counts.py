@@ -11,10 +11,12 @@ from typing import get_args
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
+from pilothouse.errors import DuplicateConflict
 from pilothouse.journal import SQLiteJournal
 from pilothouse.journal.catalog_sql import ENTRY, conditions
-from pilothouse.records import RunQuery, RunStateName
+from pilothouse.records import ClaimRequest, Owner, RunQuery, RunStateName
 from pilothouse.testing import SampleRun
 from pilothouse.testing.clock import START_MS
 from pilothouse.testing.sample_runs import claim_by
@@ -54,6 +56,55 @@ async def test_an_append_takes_four_statements_at_most(tmp_path: Path) -> None:
         async with statements(journal) as seen:
             await journal.renew(claim_by().owner, ttl_ms=1000, now_ms=START_MS)
         assert len(seen) == 3  # RC-78: one, and its savepoint
+
+
+async def test_a_registration_takes_a_look_and_one_statement_a_row(tmp_path: Path) -> None:
+    """JR-1, JR-28: the run, its request, a fact, its owner's lease; no savepoint."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        await SampleRun().store(journal)
+        async with statements(journal) as seen:
+            await SampleRun("run-2", thread_id="t-2").store(journal)
+        assert len(seen) == 5
+
+
+async def test_a_lease_that_was_just_written_is_not_written_again(tmp_path: Path) -> None:
+    """RC-49, RC-78: not by a claim within a thirty-second part of it; later, and earlier, it is what was asked for."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+
+        async def until_after(now_ms: int, number: int) -> int:
+            claim = ClaimRequest(Owner("me"), 32_000, now_ms)
+            await SampleRun(f"run-{number}", thread_id=f"t-{number}").store(journal, claim=claim)
+            leases = await journal._access.read(
+                lambda db: db.execute("SELECT lease_until_ms FROM owners").fetchall()
+            )
+            return int(leases[0][0]) - 32_000
+
+        assert await until_after(1_000_000, 1) == 1_000_000
+        assert await until_after(1_001_000, 2) == 1_000_000
+        assert await until_after(1_001_001, 3) == 1_001_001
+        assert await until_after(1_000_000, 4) == 1_000_000
+
+
+async def test_a_registration_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    """JR-1, JR-11: it takes back what it wrote, beside others of its batch."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        await SampleRun("first", thread_id="t-first").store(journal)
+        bad = SampleRun("bad", thread_id="t-bad")
+        (record,) = bad.accepted()
+        twice = [record, replace(record, seq=2)]
+        create = journal.create(bad.registration, twice, summary=bad.summary(), claim=claim_by("bad"))
+        good = SampleRun("good", thread_id="t-good")
+        refused, _ = await asyncio.gather(create, good.store(journal), return_exceptions=True)
+        assert isinstance(refused, DuplicateConflict)
+
+        def rows(db: apsw.Connection) -> list[int]:
+            tables = ("runs", "specs", "facts", "owners")
+            return [db.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables]
+
+        assert await journal._access.read(rows) == [2, 2, 2, 1]
+        assert await journal.head("bad") is None
+        await bad.store(journal)
+        assert (await journal.verify()).problems == ()
 
 
 async def test_one_run_alone_commits_each_append(tmp_path: Path) -> None:

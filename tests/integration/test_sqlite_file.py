@@ -17,6 +17,7 @@ import pytest
 
 from pilothouse.errors import ConfigError, JournalBusy, JournalFull, JournalUnavailable, JournalVersion
 from pilothouse.journal import SQLiteJournal
+from pilothouse.journal.sqlite_file import VERSION
 from pilothouse.records import RunQuery, ThreadRecord
 from pilothouse.runs.controller import RunController
 from pilothouse.testing import SampleRun, ScriptedRuntime
@@ -155,11 +156,11 @@ async def test_an_old_process_stops_when_a_newer_one_migrates(tmp_path: Path) ->
         run = SampleRun()
         await run.store(journal)
         other = apsw.Connection(str(path))
-        other.execute("PRAGMA user_version = 2")
+        other.execute(f"PRAGMA user_version = {VERSION + 1}")
         with pytest.raises(JournalVersion, match="newer Pilothouse"):
             await run.add(journal)
         assert (await journal.read("run-1")).records[-1].seq == 1
-        other.execute("PRAGMA user_version = 1")
+        other.execute(f"PRAGMA user_version = {VERSION}")
         other.close()
         await run.add(journal)
 
@@ -177,6 +178,30 @@ async def test_a_file_of_the_first_schema_opens(tmp_path: Path) -> None:
             "ended",
         ]
         await SampleRun("new").store(journal)
+
+
+async def test_a_file_of_the_first_schema_becomes_what_a_new_one_is(tmp_path: Path) -> None:
+    """JR-17: the same tables and indexes, and the lists read from them find everything (RC-79)."""
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    old.write_bytes((DATA / "journal-1.sqlite").read_bytes())
+    before = apsw.Connection(str(old)).execute("SELECT run_id, tenant, state, status FROM runs").fetchall()
+    await _make(old)
+    await _make(new)
+    schemas = [
+        set(apsw.Connection(str(path)).execute("SELECT type, name, sql FROM sqlite_schema").fetchall())
+        for path in (old, new)
+    ]
+    assert schemas[0] == schemas[1]
+    async with SQLiteJournal(old) as journal:
+        for run_id, tenant, state, status in before:
+            for query in (
+                RunQuery(tenant=tenant, states=(state,), statuses=(status,)),
+                RunQuery(statuses=(status,)),
+            ):
+                assert run_id in [entry.run_id for entry in (await journal.list(query)).items]
+        everything = [(await journal.list(RunQuery(tenant=tenant))).items for tenant in ("", "ten")]
+        assert [len(entries) for entries in everything] == [3, 1]
+        assert (await journal.verify()).problems == ()
 
 
 async def test_a_damaged_file_is_told_clearly(tmp_path: Path) -> None:

@@ -68,6 +68,38 @@ def fails(error: Exception) -> Callable[[], Any]:
     return work
 
 
+async def test_who_hands_over_is_told_in_the_pass_that_hears_of_it() -> None:
+    """JR-11: with the result or the error; what fails there keeps nothing from the others of the batch."""
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+    store = NotingStore()
+    writer = GroupWriter(store, "test")
+    told: list[tuple[object, BaseException | None]] = []
+    refused = ValueError("no")
+    broken = RuntimeError("who was told fails")
+
+    def fail(_result: object, _error: BaseException | None) -> None:
+        raise broken
+
+    store.gate.clear()
+    first = writer.submit(lambda: 0)
+    await asyncio.to_thread(store.begun.wait)
+    writer.hand_over(lambda: 1, 0, lambda result, error: told.append((result, error)))
+    writer.hand_over(lambda: 2, 0, fail)
+    writer.hand_over(fails(refused), 0, lambda result, error: told.append((result, error)))
+    last = writer.submit(lambda: 3)
+    store.gate.set()
+    assert (await first, await last) == (0, 3)
+    assert told == [(1, None), (None, refused)]
+    assert failures == [broken]
+    assert store.stored == [0, 1, 2, 3]
+    loop.set_exception_handler(None)
+    await writer.aclose()
+    with pytest.raises(JournalUnavailable, match="closed"):
+        writer.hand_over(lambda: 4, 0, fail)
+
+
 async def test_what_arrives_meanwhile_is_committed_together() -> None:
     """JR-11: one transaction for all that waits; alone, one commits at once."""
     store = NotingStore()

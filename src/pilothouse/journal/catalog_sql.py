@@ -52,12 +52,16 @@ def conditions(query: RunQuery, before: int | None) -> Iterator[tuple[list[str],
     if query.tenant is None and query.statuses is None and query.states is None:
         yield where or ["TRUE"], values
         return
+    tenant = _given({"tenant = ?": query.tenant})
     for status in set(rows.STATUSES if query.statuses is None else query.statuses):
-        states = _states_of(status, query.states)
-        if states:
+        for state in _states_of(status, query.states):
             yield (
-                ["status = ?", f"+state IN ({', '.join('?' * len(states))})", *where, *_tenant(query)],
-                [status, *states, *values, *([] if query.tenant is None else [query.tenant])],
+                ["status = ?", state, *where, *[word for word, _ in tenant]],
+                [
+                    status,
+                    *values,
+                    *[value for _, value in tenant],
+                ],
             )
 
 
@@ -65,18 +69,16 @@ def _given(conditions: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(condition, value) for condition, value in conditions.items() if value is not None]
 
 
-def _tenant(query: RunQuery) -> list[str]:
-    return [] if query.tenant is None else ["tenant = ?"]
-
-
-def _states_of(status: str, wanted: Sequence[str] | None) -> list[str]:
-    """The wanted states that a run of this status can be in.
+def _states_of(status: str, wanted: Sequence[str] | None) -> Iterator[str]:
+    """In which states a run of this status is listed: each is an index of its own, and says so in its own words.
 
     A run that has not ended has its state for its status; one that has, its outcome's word (RC-86): only *unknown* is
     both.
     """
-    possible = {status, "terminal"} if status == "unknown" else {status} & rows.STATES or {"terminal"}
-    return sorted(possible if wanted is None else possible & set(wanted))
+    if status in rows.STATES and (wanted is None or status in wanted):
+        yield "state <> 'terminal'"
+    if (status == "unknown" or status not in rows.STATES) and (wanted is None or "terminal" in wanted):
+        yield "state = 'terminal'"
 
 
 __all__ = ["ENTRY", "conditions"]

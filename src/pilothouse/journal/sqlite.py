@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self, final
@@ -35,7 +34,7 @@ from . import sqlite_lists as lists
 from . import sqlite_reads as reads
 from .blobs import reference
 from .catalog import checked_after, checked_limit, position_of
-from .sqlite_changes import PIECE_BYTES, Append
+from .sqlite_changes import PIECE_BYTES, Undoing
 from .sqlite_file import DURABILITIES, Durability, missing_place
 from .sqlite_store import Access
 from .threads import place_of
@@ -104,7 +103,7 @@ class SQLiteJournal:
         """Registers a run with its first facts, claims it and moves the thread's head (JR-1)."""
         if claim is not None:
             self._clock.tell(claim.now_ms)
-        work = partial(self._changes.create, registration, tuple(records), summary, claim, expect_head)
+        work = Undoing(self._changes.create, registration, tuple(records), summary, claim, expect_head)
         return await self._access.write(work, _size(records))
 
     async def append(
@@ -114,18 +113,26 @@ class SQLiteJournal:
 
         A cancelled caller leaves; the append is completed all the same (RC-14).
         """
-        return await self.hand_over(run_id, records, expected=expected, fence=fence, summary=summary)
+        work = self._changes.appending(run_id, records, expected, fence, summary)
+        return await self._access.writer.submit(work, _size(records))
 
     def hand_over(
-        self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary
-    ) -> asyncio.Future[Appended]:
-        """An append whose future is done once it is durable, or refused; for who waits without a task of their own.
+        self,
+        run_id: str,
+        records: Sequence[Record],
+        *,
+        expected: Head,
+        fence: int,
+        summary: RunSummary,
+        tell: Callable[[Appended | None, BaseException | None], None],
+    ) -> None:
+        """An append for who waits without a task of their own: `tell` hears on this loop once it is durable, or refused.
 
         Raises:
             JournalUnavailable: the journal is closed.
         """
-        work = Append(self._changes, run_id, tuple(records), expected, fence, summary)
-        return self._access.writer.submit(work, _size(records))
+        work = self._changes.appending(run_id, records, expected, fence, summary)
+        self._access.writer.hand_over(work, _size(records), tell)
 
     # Reading
 

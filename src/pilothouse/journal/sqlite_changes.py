@@ -1,14 +1,16 @@
 """What is written to a SQLite journal: one method a change, each inside the writer's transaction.
 
 Every one checks before it writes. The transaction holds the write lock, so what was checked stays true, and a refused
-change leaves its batch-mates alone (JR-11). An append takes two statements and one a fact (JR-28).
+change leaves its batch-mates alone (JR-11). An append takes two statements and one a fact (JR-28); a registration three,
+one a fact and one for its claim.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import apsw
 import msgspec
@@ -44,6 +46,8 @@ from .liveness import LeaseClock
 from .statements import named_statements
 from .threads import key_of, next_revision
 
+T = TypeVar("T")
+
 SQL: Final = named_statements("sqlite.sql")
 
 SEQ_BITS: Final = 24
@@ -58,34 +62,18 @@ SWEEP_MS: Final = 3_600_000
 OWNER_KEPT_MS: Final = 24 * 3_600_000
 """An owner without runs is forgotten a day after its lease ended."""
 
+LEASE_SLACK: Final = 32
+"""A claim leaves its owner's lease as it is where that ends by no more than this part of it earlier: a second of 30."""
+
 _thread_decoder: Final = msgspec.json.Decoder(ThreadRecord)
 
 
-@final
-class Append:
-    """An append as the writer runs it: it undoes itself, so it needs no savepoint."""
+OF_ONE: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
+"""SQLite's errors of one statement; after any other the whole transaction is in doubt."""
 
-    __slots__ = ("_changes", "_expected", "_fence", "_records", "_run_id", "_summary")
 
-    def __init__(
-        self,
-        changes: Changes,
-        run_id: str,
-        records: Sequence[Record],
-        expected: Head,
-        fence: int,
-        summary: RunSummary,
-    ) -> None:
-        self._changes = changes
-        self._run_id = run_id
-        self._records = records
-        self._expected = expected
-        self._fence = fence
-        self._summary = summary
-
-    def __call__(self) -> Appended:
-        """Runs it."""
-        return self._changes.append(self._run_id, self._records, self._expected, self._fence, self._summary)
+class Undoing(partial[T]):
+    """A change that undoes itself where it fails, so that it needs no savepoint."""
 
 
 @final
@@ -120,14 +108,15 @@ class Changes:
         expect_head: str | Unset | None,
     ) -> Created:
         """Registration, first facts, claim; the thread's head is the run created last (JR-1)."""
-        run_id = registration.spec.run_id
-        if (known := self._row("run_to_create", run_id)) is not None:
-            if known[1] != registration.identity:
-                raise RunConflict(run_id)
+        spec = registration.spec
+        run_id = spec.run_id
+        ((known, purged, last),) = self._rows("place_to_create", run_id, spec.thread_id)
+        if known == registration.identity:
             return Created(self._head(run_id), existing=True)
-        if self._row("is_purged", run_id) is not None:
+        if known is not None or purged:
             raise RunConflict(run_id)
-        self._expect_thread_head(registration.spec.thread_id, expect_head)
+        if expect_head is not UNSET and expect_head != last:
+            raise ThreadConflict(spec.thread_id, last)
         head = _head_behind(rows.first_head(registration), records)
         fence = records[-1].fence if records else 1  # an imported run keeps its fence
         owner = None if claim is None else claim.owner.id
@@ -136,15 +125,26 @@ class Changes:
             *rows.run_values(registration, head, fence, owner),
             *_summary_values(summary),
         )
-        spec = encode(registration.spec)
-        self._run("add_spec", no, spec)
-        self._add_facts(no, run_id, records)
-        self._note_blobs(no, [spec, *[record.body for record in records]])
-        if claim is not None:
-            self._lease(claim)
+        try:
+            body = encode(spec)
+            self._run("add_spec", no, body)
+            self._add_facts(no, run_id, records)
+            self._note_blobs(no, [body, *[record.body for record in records]])
+            if claim is not None:
+                self._lease(claim)
+        except BaseException as error:
+            if undoable(error):
+                self._erase(no)
+            raise
         self._count(run_id, records, head)
         alive = None if owner is None else True
         return Created(RunHead(registration, head, summary, fence, owner, alive))
+
+    def appending(
+        self, run_id: str, records: Sequence[Record], expected: Head, fence: int, summary: RunSummary
+    ) -> Undoing[Appended]:
+        """An append to be run in a transaction; what the caller does to its list afterwards is nobody's business."""
+        return Undoing(self.append, run_id, tuple(records), expected, fence, summary)
 
     def append(
         self, run_id: str, records: Sequence[Record], expected: Head, fence: int, summary: RunSummary
@@ -199,15 +199,14 @@ class Changes:
             )
             for record in records
         ]
-        execute, statement = self._db.execute, SQL["add_fact"]
         try:
-            for row in values:
-                execute(statement, row)
-        except apsw.ConstraintError as error:
+            self._db.executemany(SQL["add_fact"], values)
+        except (*OF_ONE, TypeError, ValueError) as error:  # taken already, or no text for SQLite
             self._run("remove_facts", values[0][0], values[-1][0])
-            raise DuplicateConflict(run_id, self._known_event(no, records) or twice_in(records)) from error
-        except (TypeError, ValueError):  # an id that is no text for SQLite
-            self._run("remove_facts", values[0][0], values[-1][0])
+            if isinstance(error, apsw.ConstraintError):
+                raise DuplicateConflict(
+                    run_id, self._known_event(no, records) or twice_in(records)
+                ) from error
             raise
 
     def _known_event(self, no: int, records: Sequence[Record]) -> str:
@@ -221,14 +220,6 @@ class Changes:
             if found is None or found[0] != record.lane or sha256(found[1]).hexdigest() != record.digest:
                 return False
         return bool(records)
-
-    def _expect_thread_head(self, thread_id: str, expected: str | Unset | None) -> None:
-        if expected is UNSET:
-            return
-        found = self._row("thread_head", thread_id)
-        actual = None if found is None else found[0]
-        if actual != expected:
-            raise ThreadConflict(thread_id, actual)
 
     def _head(self, run_id: str) -> RunHead:
         row = self._row("head", run_id)
@@ -270,7 +261,8 @@ class Changes:
 
     def _lease(self, claim: ClaimRequest) -> None:
         owner = claim.owner
-        self._run("lease", owner.id, owner.machine, owner.pid, owner.started, claim.now_ms + claim.ttl_ms)
+        until_ms, slack_ms = claim.now_ms + claim.ttl_ms, claim.ttl_ms // LEASE_SLACK
+        self._run("lease", owner.id, owner.machine, owner.pid, owner.started, until_ms, slack_ms)
 
     # Artifacts
 
@@ -330,11 +322,7 @@ class Changes:
                 )
         named = {digest for row in doomed for (digest,) in self._rows("blobs_of_run", row[0])}
         for no, run_id, seq, *_ in doomed:
-            self._run("remove_uses", no)
-            self._run("remove_commands", no)
-            self._run("remove_facts", no << SEQ_BITS, no + 1 << SEQ_BITS)
-            self._run("remove_spec", no)
-            self._run("remove_run", no)
+            self._erase(no)
             self._run("mark_purged", run_id)
             self.moved[run_id] = seq + 1  # wakes who waits for it: it will find no run
         for (no,) in self._rows("unused_blobs", now_ms - SWEEP_MS, encode(sorted(named)).decode()):
@@ -342,6 +330,14 @@ class Changes:
             self._run("remove_blob", no)
         self._run("remove_threads", thread_id)
         self.purged = True
+
+    def _erase(self, no: int) -> None:
+        """Removes everything that a run has; the blobs that it names stay."""
+        self._run("remove_uses", no)
+        self._run("remove_commands", no)
+        self._run("remove_facts", no << SEQ_BITS, no + 1 << SEQ_BITS)
+        self._run("remove_spec", no)
+        self._run("remove_run", no)
 
     # Statements
 
@@ -363,6 +359,11 @@ class Changes:
     def _row(self, name: str, *values: Any) -> tuple[Any, ...] | None:
         found = self._db.execute(SQL[name], values).fetchall()
         return found[0] if found else None
+
+
+def undoable(error: BaseException) -> bool:
+    """Whether the transaction is as good as before, so that what a change did in it can be taken back."""
+    return isinstance(error, OF_ONE) or not isinstance(error, apsw.Error)
 
 
 def _head_behind(head: Head, records: Sequence[Record]) -> Head:
@@ -390,4 +391,4 @@ def _summary_values(summary: RunSummary) -> tuple[Any, ...]:
     )
 
 
-__all__ = ["PIECE_BYTES", "SEQ_BITS", "SQL", "Append", "Changes"]
+__all__ = ["OF_ONE", "PIECE_BYTES", "SEQ_BITS", "SQL", "Changes", "Undoing", "undoable"]

@@ -31,7 +31,7 @@ DURABILITIES: Final = ("full", "normal", "off")
 APPLICATION_ID: Final = 0x504C5448
 """Says in the file's header that it is ours ("PLTH")."""
 
-MIGRATIONS: Final = ("sqlite_1.sql",)
+MIGRATIONS: Final = ("sqlite_1.sql", "sqlite_2.sql")
 """What leads from each schema version to the next; version n is reached after n of them."""
 
 VERSION: Final = len(MIGRATIONS)
@@ -205,6 +205,8 @@ def _read_header(path: Path) -> bytes:
 def _connect(path: Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.execute("PRAGMA foreign_keys = 1")
+    # One plan a statement: where SQLite was built with STAT4 it would parse and plan anew for each value that is bound.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     return connection
 
 

@@ -17,14 +17,13 @@ import apsw
 
 from ..errors import JournalVersion
 from .liveness import LeaseClock
-from .sqlite_changes import Append, Changes
+from .sqlite_changes import OF_ONE, Changes, Undoing, undoable
 from .sqlite_file import (
     Durability,
     open_writer,
     patiently,
     refuse_newer,
     schema_version,
-    told_as_ours,
     translated,
 )
 from .sqlite_reads import FileLook, Readers
@@ -37,9 +36,6 @@ _IDLE_PAGES: Final = 1_000
 _BUSY_PAGES: Final = 4_000
 _FULL_PAGES: Final = 11_000
 """Pages of the log at which it is copied back: when idle, in any case, and waiting for readers (44 MiB, JR-15)."""
-
-_OF_ONE: Final = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.RangeError)
-"""Errors of one statement; after any other the whole transaction is in doubt."""
 
 
 @final
@@ -65,6 +61,7 @@ class SQLiteStore:
         self._changes = changes
         self._watch = watch
         self._connection: apsw.Connection | None = None
+        self._committed = -1  # the file's data version behind the last commit of this connection
         self._log_pages = 0
         self._wait_at = _FULL_PAGES
 
@@ -78,27 +75,34 @@ class SQLiteStore:
 
     def begin(self) -> None:
         """Takes the write lock at once: a transaction that upgrades later could only fail (JR-13)."""
-        with told_as_ours(self._path):
-            patiently(lambda: self._do("BEGIN IMMEDIATE"), self._busy_timeout, self._count_wait)
-            try:
-                refuse_newer(schema_version(self._db), self._path)  # it may have been migrated since (JR-17)
-            except JournalVersion:
-                self.rollback()
-                raise
+        try:
+            patiently(self._take_lock, self._busy_timeout, self._count_wait)
+            if (
+                self._db.data_version() != self._committed
+            ):  # somebody else wrote: it may be migrated now (JR-17)
+                refuse_newer(schema_version(self._db), self._path)
+        except JournalVersion:
+            self.rollback()
+            raise
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
 
     def run(self, work: Callable[[], Any]) -> Any:
-        """One change, all or nothing; an append undoes itself and is spared the savepoint."""
+        """One change, all or nothing; what undoes itself is spared the savepoint."""
         try:
-            return work() if type(work) is Append else self._in_savepoint(work)
-        except _OF_ONE as error:
+            return work() if type(work) is Undoing else self._in_savepoint(work)
+        except OF_ONE as error:
             raise translated(error, self._path) from error
         except apsw.Error as error:
             raise TransactionLost(translated(error, self._path)) from error
 
     def commit(self) -> None:
         """Durable, as far as was asked for."""
-        with told_as_ours(self._path):
+        try:
             self._do("COMMIT")
+        except apsw.Error as error:
+            raise translated(error, self._path) from error
+        self._committed = self._db.data_version()
 
     def rollback(self) -> None:
         """Forgets the transaction; SQLite may have done so already."""
@@ -156,6 +160,9 @@ class SQLiteStore:
         self._log_pages = pages
         return 0
 
+    def _take_lock(self) -> None:
+        self._do("BEGIN IMMEDIATE")
+
     def _count_wait(self) -> None:
         self.busy_waits += 1
 
@@ -164,7 +171,7 @@ class SQLiteStore:
         try:
             result = work()
         except BaseException as error:
-            if not isinstance(error, apsw.Error) or isinstance(error, _OF_ONE):
+            if undoable(error):
                 self._do("ROLLBACK TO work")
                 self._do("RELEASE work")
             raise

@@ -15,9 +15,10 @@ import atexit
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Final, Protocol, TypeVar, final
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 from weakref import WeakSet
 
 from ..errors import JournalError, JournalUnavailable
@@ -80,21 +81,21 @@ class Store(Protocol):
         ...
 
 
+Told: TypeAlias = Callable[[Any, BaseException | None], None]
+"""What is called on the loop of who handed work over: with its result, or with what it was refused with."""
+
+
 @final
 class _Job:
-    __slots__ = ("error", "future", "loop", "result", "size", "work")
+    __slots__ = ("error", "loop", "result", "size", "tell", "work")
 
     def __init__(
-        self,
-        work: Callable[[], Any] | None,
-        size: int,
-        loop: asyncio.AbstractEventLoop,
-        future: asyncio.Future[Any],
+        self, work: Callable[[], Any] | None, size: int, loop: asyncio.AbstractEventLoop, tell: Told
     ) -> None:
         self.work = work  # None: the store is to be open, nothing is to be written
         self.size = size
         self.loop = loop
-        self.future = future
+        self.tell = tell
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -134,18 +135,21 @@ class GroupWriter:
         Raises:
             JournalUnavailable: the writer is closed, or this process is a fork of the one that opened it.
         """
-        return self._hand_over(work, size)
+        return self._promised(work, size)
 
-    def _hand_over(self, work: Callable[[], Any] | None, size: int) -> asyncio.Future[Any]:
+    def hand_over(self, work: Callable[[], Any] | None, size: int, tell: Told) -> None:
+        """As `submit`; `tell` is called as soon as the loop hears of it, a pass before a future could wake anybody.
+
+        Raises:
+            JournalUnavailable: as of `submit`.
+        """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        self.check_open()
+        self._check_process()
         with self._lock:
-            self.check_open()
-            self._queue.put(_Job(work, size, loop, future))
+            self._check_closed()
+            self._queue.put(_Job(work, size, loop, tell))
             if self._thread is None:
                 self._start()
-        return future
 
     def opened(self) -> asyncio.Future[None]:
         """Done once the store is open: what only reads waits for no lock.
@@ -153,12 +157,24 @@ class GroupWriter:
         Raises:
             JournalUnavailable: as of `submit`.
         """
-        return self._hand_over(None, 0)
+        return self._promised(None, 0)
+
+    def _promised(self, work: Callable[[], Any] | None, size: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.hand_over(work, size, partial(_settle, future))
+        return future
 
     def check_open(self) -> None:
         """Raises JournalUnavailable if it is closed, or belongs to the process that this one was forked from."""
-        if self._forked():  # first: a lock of the parent's threads may be held here for ever
+        self._check_process()
+        self._check_closed()
+
+    def _check_process(self) -> None:
+        """Comes before the lock: in a fork, a thread that the parent had may hold it for ever."""
+        if self._forked():
             raise _final_error("cannot use the journal in a forked process: open one of its own there")
+
+    def _check_closed(self) -> None:
         if self._closed:
             raise _final_error("cannot use the journal while it is closed")
 
@@ -261,12 +277,21 @@ def _deliver(jobs: list[_Job]) -> None:
 
 def _complete(jobs: list[_Job]) -> None:
     for job in jobs:
-        if job.future.done():  # its waiter was cancelled; the work is done all the same
-            continue
-        if job.error is None:
-            job.future.set_result(job.result)
-        else:
-            job.future.set_exception(job.error)
+        try:
+            job.tell(job.result, job.error)
+        except Exception as error:  # noqa: BLE001 - the others of the batch are told all the same
+            job.loop.call_exception_handler(
+                {"message": "who was told of a commit failed", "exception": error}
+            )
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # its waiter was cancelled; the work is done all the same
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 _live: WeakSet[GroupWriter] = WeakSet()
@@ -281,4 +306,4 @@ def _at_exit() -> None:
         writer.join(EXIT_S)
 
 
-__all__ = ["BATCH_BYTES", "BATCH_JOBS", "GroupWriter", "Store", "TransactionLost"]
+__all__ = ["BATCH_BYTES", "BATCH_JOBS", "GroupWriter", "Store", "Told", "TransactionLost"]

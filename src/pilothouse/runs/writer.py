@@ -139,7 +139,7 @@ class Desk:
         self.append: Callable[..., Appended] = getattr(journal, "append_now", None) or partial(
             _appended, journal
         )
-        self.take: Callable[..., asyncio.Future[Appended]] | None = getattr(journal, "hand_over", None)
+        self.take: Callable[..., None] | None = getattr(journal, "hand_over", None)
         self.turn = asyncio.Lock() if self.immediate else None
         self.room = Room(limits.max_run_facts - RESERVED_FACTS, limits.max_run_bytes, limits.max_fact_bytes)
 
@@ -282,8 +282,9 @@ class Writer:
     def _fly(self, drafts: Sequence[Written]) -> asyncio.Future[int] | None:
         """Hands an append over and takes the turn until it lands; to be called where nobody stands in line.
 
-        Without a task and its shield a durable append takes three passes of the event loop instead of five. None where
-        more is to be done than to wait: then the task does it from the beginning.
+        Without a task and its shield a durable append takes two passes of the event loop instead of five: one that hears
+        of the commit and applies it, one that wakes who waits. None where more is to be done than to wait: then the task
+        does it from the beginning.
         """
         take = self._desk.take
         if take is None or self.closed or not drafts:
@@ -292,30 +293,36 @@ class Writer:
         made = self._made(ahead, drafts)
         if isinstance(made, NotLegal):
             return None
+        loop = asyncio.get_running_loop()
+        flight, landing = loop.create_future(), loop.create_future()
+        land = partial(self._land, flight, landing, drafts, made, before, ahead)
         try:
-            stored = take(ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary())
+            take(ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary(), tell=land)
         except JournalError:
             return None
         inline(self._turn.acquire())
         self._begin_try()
-        self._tasks.add(stored)
-        landing: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        stored.add_done_callback(lambda stored: self._land(stored, landing, drafts, made, before, ahead))
+        self._tasks.add(flight)
         return landing
 
     def _land(
         self,
-        stored: asyncio.Future[Appended],
+        flight: asyncio.Future[None],
         landing: asyncio.Future[int],
         drafts: Sequence[Written],
         made: list[Record],
         before: Head,
         ahead: RunState,
+        stored: Appended | None,
+        failed: BaseException | None,
     ) -> None:
-        """Applies what is durable now. Anything else is found out by a task: the same records again are a duplicate."""
-        self._tasks.discard(stored)
-        failed = None if stored.cancelled() else stored.exception()
-        if stored.cancelled() or failed is not None or stored.result().head.chain != ahead.chain:
+        """Applies what is durable now. Anything else is found out by a task: the same records again are a duplicate.
+
+        The flight is the writer's and ends here; the landing is the waiter's, who may have left.
+        """
+        self._tasks.discard(flight)
+        flight.set_result(None)
+        if stored is None or stored.head.chain != ahead.chain:
             late = self._spawn(self._land_late(drafts, made, before, ahead, failed))
             late.add_done_callback(lambda late: _pass_on(late, landing))
             return
@@ -325,7 +332,7 @@ class Writer:
             self._publish(made)
         finally:
             self._turn.release()
-            if not landing.done():  # its waiter may have left
+            if not landing.done():
                 landing.set_result(made[-1].seq)
 
     async def _land_late(

@@ -121,6 +121,7 @@ class FaultyJournal:
         self.relay: Relay | None = None  # faults are those of one process
         self.calls: list[tuple[Call, str]] = []
         self._faults: list[Fault] = []
+        self._handed_over: set[asyncio.Future[Appended]] = set()
         self._crashed = False
         self._dropped = False
 
@@ -248,12 +249,26 @@ class FaultyJournal:
         )
 
     def hand_over(
-        self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary
-    ) -> asyncio.Future[Appended]:
-        """`append` as a future, as the journals have it that take it at once."""
-        return asyncio.ensure_future(
-            self.append(run_id, records, expected=expected, fence=fence, summary=summary)
-        )
+        self,
+        run_id: str,
+        records: Sequence[Record],
+        *,
+        expected: Head,
+        fence: int,
+        summary: RunSummary,
+        tell: Callable[[Appended | None, BaseException | None], None],
+    ) -> None:
+        """`append` for who waits without a task, as the journals have it that take it at once."""
+
+        def told(done: asyncio.Future[Appended]) -> None:
+            self._handed_over.discard(done)
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            tell(None if error is not None else done.result(), error)
+
+        append = self.append(run_id, records, expected=expected, fence=fence, summary=summary)
+        task = asyncio.get_running_loop().create_task(append)
+        self._handed_over.add(task)
+        task.add_done_callback(told)
 
     async def read(
         self, run_id: str, *, after: int = 0, limit: int = 500, kinds: frozenset[str] | None = None

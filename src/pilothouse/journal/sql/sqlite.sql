@@ -1,10 +1,8 @@
 -- The statements of the SQLite journal, by name.
 
--- name: run_to_create
-SELECT no, identity FROM runs WHERE run_id = ?
-
--- name: is_purged
-SELECT 1 FROM purged WHERE run_id = ?
+-- name: place_to_create
+SELECT (SELECT identity FROM runs WHERE run_id = ?1), EXISTS (SELECT 1 FROM purged WHERE run_id = ?1),
+  (SELECT run_id FROM runs WHERE thread_id = ?2 ORDER BY no DESC LIMIT 1)
 
 -- name: thread_head
 SELECT run_id FROM runs WHERE thread_id = ? ORDER BY no DESC LIMIT 1
@@ -43,6 +41,7 @@ INSERT OR IGNORE INTO blob_uses (digest, run) VALUES (?, ?)
 -- name: lease
 INSERT INTO owners (id, machine, pid, started, lease_until_ms) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET lease_until_ms = excluded.lease_until_ms
+  WHERE lease_until_ms NOT BETWEEN excluded.lease_until_ms - ? AND excluded.lease_until_ms
 
 -- name: renew
 UPDATE owners SET lease_until_ms = ? WHERE id = ?
@@ -54,10 +53,11 @@ UPDATE runs SET fence = fence + 1, owner = ? WHERE no = ?
 UPDATE runs SET owner = NULL WHERE run_id = ? AND owner = ?
 
 -- name: release_all
-UPDATE runs SET owner = NULL WHERE owner = ?
+UPDATE runs INDEXED BY runs_at_work SET owner = NULL WHERE owner = ? AND state <> 'terminal'
 
 -- name: forget_owners
-DELETE FROM owners WHERE (id = ? OR lease_until_ms < ?) AND NOT EXISTS (SELECT 1 FROM runs WHERE owner = owners.id)
+DELETE FROM owners WHERE (id = ? OR lease_until_ms < ?) AND id NOT IN
+  (SELECT owner FROM runs INDEXED BY runs_at_work WHERE state <> 'terminal' AND owner IS NOT NULL)
 
 -- name: head
 SELECT no, run_id, binding, descriptor_digest, spec_digest, identity, created_at_ms, seq, chain, fence, owner,
