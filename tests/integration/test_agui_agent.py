@@ -229,6 +229,14 @@ async def test_a_server_that_starts_over_replaces() -> None:
         assert texts(agent) == [("user", "hi"), ("assistant", "whole")]
 
 
+async def test_what_the_user_said_outlives_a_snapshot_of_a_stream_that_tells_several_runs() -> None:
+    """AG-52, AG-57: no snapshot within the action that said it takes the message away."""
+    stale = {"type": "MESSAGES_SNAPSHOT", "messages": [{"id": "a", "role": "assistant", "content": "xx"}]}
+    async with pair([started(), finished(), started(), stale, finished()]) as (agent, _):
+        assert await agent.submit("hi") == "success"
+        assert ("user", "hi") in texts(agent)
+
+
 async def test_reconnection_ends() -> None:
     """Table *Ends*: exhausted, it is like any other end without proof."""
     scripts = [[started(), *text("a", "x", end=False), Cut()], *([[Cut()]] * 5)]

@@ -71,7 +71,8 @@ def test_no_stream_breaks_an_agent(scripts, on_violation, data) -> None:
         said: list[tuple[str, str]] = []
         with consistent(agent) as wrong:
             for number in range(len(scripts)):
-                if agent.interrupts.phase.get() == "pending" and agent._book.decision is None:
+                resumes = agent.interrupts.phase.get() == "pending" and agent._book.decision is None
+                if resumes:
                     op = agent.submit(resume=True)
                 elif agent.interrupts.phase.get() != "none":
                     break
@@ -84,7 +85,8 @@ def test_no_stream_breaks_an_agent(scripts, on_violation, data) -> None:
                 outcome = await op
                 assert outcome in ("success", "paused", "aborted", "error", "interrupted")
                 assert agent.status.get() in ("idle", "error")
-                assert said[-1] in texts(agent)  # no snapshot of its own run takes a message away
+                # No snapshot of its own run takes a message away; one of a run that resumes may.
+                assert resumes or said[-1] in texts(agent)
         assert wrong == []
         await agent.aclose()
         assert not agent._tasks

@@ -323,6 +323,8 @@ class Running(Surface, ABC):
             self._display.end("success")
             attempt.generation = self._generation(event.run_id)
             self._admit(attempt)
+            if attempt.message_id:  # what this action said is still on its way
+                self._display.mark_sent(attempt.message_id)
         elif attempt is self._attempt and attempt.join == "begun":
             self._reducer.start_over()
         attempt.join = "begun"
