@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import astuple
 
 from oracles.alphabet import HOST, NONE, OPERATION, RUNTIME, TOOL
 from pilothouse.commands import Ack, Allow, Answer, Command, FollowUp, Replace, Request, Steer, Withdraw
@@ -109,7 +110,7 @@ def test_terms_are_kept_and_not_folded() -> None:
     """RC-24, RC-26: they come from the registration."""
     terms = Terms(frozenset({"input"}), 3, wants_output=True)
     assert fold([], "r", "start", terms).terms == terms
-    assert Terms() == (frozenset({"input", "approval", "external"}), 64, False, frozenset())
+    assert astuple(Terms()) == (frozenset({"input", "approval", "external"}), 64, False, frozenset())
 
 
 # Flags

@@ -28,7 +28,7 @@ from ..responses import (
     ToolCallDelta,
     UsageUpdate,
 )
-from .canonical import NotJSON, check
+from .canonical import MAX_DEPTH, NotJSON, check
 from .unicode import clean_json
 
 Told: TypeAlias = TextTold | ReasoningTold | ArgumentsTold
@@ -330,9 +330,17 @@ def judge_arguments(raw: str) -> tuple[dict[str, JSON], str | None]:
             value = json.loads(text, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             return {}, f"the arguments are not JSON: {error}"
+    else:
+        if type(value) is dict and _is_plain(text):
+            return value, None
     if not isinstance(value, dict):
         return {}, f"the arguments are a JSON {_kind(value)}, not an object"
     return judge_object(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether strict JSON holds nothing that cannot be stored: by its text, which costs a tenth of walking through it."""
+    return "\\u0000" not in text and text.count("{") + text.count("[") <= MAX_DEPTH
 
 
 def judge_object(value: dict[str, JSON]) -> tuple[dict[str, JSON], str | None]:

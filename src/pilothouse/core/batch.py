@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from ..commands import Cancel
 from ..events import (
     CallFinished,
@@ -34,7 +36,7 @@ from .settling import SETTLED, event_id_of, expand
 Written: TypeAlias = tuple[Draft, Lane]
 
 
-class Room(NamedTuple):
+class Room(Struct, frozen=True):
     """How much one run may hold. From `facts` and `bytes` on it takes only what settles and ends it."""
 
     facts: int

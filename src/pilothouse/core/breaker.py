@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from ..errors import ConfigError
 from ..messages import JSON, Part
@@ -90,7 +91,7 @@ class _Rejections:
         self.noted = False
 
 
-class Entry(NamedTuple):
+class Entry(Struct, frozen=True):
     """A call with its outcome."""
 
     key: Key

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ..commands import Allow, Deny, ExternalResult, Request, RequestKind, Resolution
@@ -133,7 +133,7 @@ def result_message(end: CallFinished) -> Message:
 # The table
 
 
-class Move(NamedTuple):
+class Move(Struct, frozen=True):
     """Where a fact takes a call, and what else must hold: the rule returns why not, or an empty text."""
 
     to: Phase

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ..commands import (
@@ -88,7 +89,7 @@ STATE_NAMES: Final[dict[Phase, RunStateName]] = {phase: phase.value for phase in
 """The phases' words: `.value` is a Python call for each look."""
 
 
-class Terms(NamedTuple):
+class Terms(Struct, frozen=True):
     """What a run was registered under, as far as its rules ask.
 
     Attributes:

@@ -26,7 +26,7 @@ Mode: TypeAlias = Literal[
 ]
 
 
-class Decision(NamedTuple):
+class Decision(Struct, frozen=True):
     """What the policy says; `reason` is for the person or the model."""
 
     way: Literal["run", "ask", "deny"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 import msgspec
+from msgspec import Struct
 
 from ..contracts import RunPort
 from ..core.assembly import Assembly
@@ -42,7 +43,7 @@ ANSWERS: Final = frozenset[StopReason](
 """Ends that give a message to the transcript; the others keep what came as a partial (LP-14)."""
 
 
-class Answer(NamedTuple):
+class Answer(Struct, frozen=True):
     """A response that was accepted, or the last one that was not.
 
     `message` is None where none was given to the transcript; `retry_after_ms` is set where waiting would help but

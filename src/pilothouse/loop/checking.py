@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
+
+from msgspec import Struct
 
 from ..core.calls import arguments_digest, idempotency_key
 from ..errors import ToolError
@@ -22,14 +24,14 @@ from .work import Payload, Work
 logger: Final = logging.getLogger("pilothouse.loop")
 
 
-class Refusal(NamedTuple):
+class Refusal(Struct, frozen=True):
     """A call that will not run; `text` tells the model."""
 
     reason: str
     text: str
 
 
-class Ready(NamedTuple):
+class Ready(Struct, frozen=True):
     """A call whose arguments are frozen: exactly these run, and exactly these are approved (TL-7)."""
 
     call: ToolCall

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from ..core.calls import REPEATABLE, UNKNOWN_TEXT
 from ..errors import OutcomeUnknown, ToolError, ToolStopped
@@ -30,7 +32,7 @@ class How(Enum):
     ABANDONED = "abandoned"  # it did not end in its grace, and was left
 
 
-class Verdict(NamedTuple):
+class Verdict(Struct, frozen=True):
     """What is recorded of a call that did not return."""
 
     outcome: CallOutcome

@@ -44,6 +44,9 @@ class Interruptible:
         clock: measures the grace.
         on_wait: called each time the awaited code is about to wait for something.
         limit: seconds after which a wait is interrupted by itself.
+
+    Attributes:
+        running: whether something is awaited.
     """
 
     __slots__ = (
@@ -56,7 +59,7 @@ class Interruptible:
         "_left",
         "_limit",
         "_on_wait",
-        "_running",
+        "running",
     )
 
     def __init__(
@@ -69,7 +72,7 @@ class Interruptible:
         self._asked = False  # interrupt was called
         self._delivered = False  # the awaited code has felt it
         self._forced = False  # its grace is over
-        self._running = False
+        self.running = False
         self._left: asyncio.Future[None] | None = None
         self._cancel_timer: Callable[[], None] | None = None
 
@@ -98,7 +101,7 @@ class Interruptible:
 
     async def left(self) -> None:
         """Waits until nothing is awaited any more; for others than the awaiting task."""
-        if self._running:
+        if self.running:
             self._left = self._left or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._left)
 
@@ -112,8 +115,8 @@ class Interruptible:
         return bool(cancel is not None and cancel())
 
     @types.coroutine
-    def run(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Awaits `work`.
+    def run(self, work: Coroutine[Any, Any, T], begun: Any = None) -> Generator[Any, Any, T]:
+        """Awaits `work`; `begun` is what it waits for already, where its first step was made.
 
         Raises:
             Interrupted: it left, or was left, because of `interrupt`.
@@ -122,15 +125,18 @@ class Interruptible:
         task = asyncio.current_task()
         assert task is not None
         cancels = task.cancelling()
-        self._running = True
+        self.running = True
         error: BaseException | None = None
         try:
             while True:
-                try:
-                    future = work.send(None) if error is None else work.throw(error)
-                except StopIteration as stop:
-                    return stop.value  # type: ignore[no-any-return]
-                error = None
+                if begun is not None:
+                    future, begun = begun, None
+                else:
+                    try:
+                        future = work.send(None) if error is None else work.throw(error)
+                    except StopIteration as stop:
+                        return stop.value  # type: ignore[no-any-return]
+                    error = None
                 if self._asked and not self._delivered:  # asked while it was running
                     self._delivered = True
                     error = asyncio.CancelledError()
@@ -155,7 +161,7 @@ class Interruptible:
                 raise Interrupted from None
             raise
         finally:
-            self._running = False
+            self.running = False
             if self._cancel_timer is not None:
                 self._cancel_timer()
                 self._cancel_timer = None

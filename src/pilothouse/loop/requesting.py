@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import msgspec
+from msgspec import Struct
 
 from ..contracts import Provider
 from ..core.window import output_budget, window_of
@@ -28,7 +29,7 @@ PREVIEW: Final = 120
 """Characters of the last message that the manifest shows."""
 
 
-class Prepared(NamedTuple):
+class Prepared(Struct, frozen=True):
     """A request that may be sent: who gets it, and the facts that are durable before."""
 
     provider: Provider

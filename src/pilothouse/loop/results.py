@@ -10,7 +10,9 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
+
+from msgspec import Struct
 
 from ..core.unicode import clean
 from ..messages import JSON, Part, Structured, Text, Value
@@ -25,7 +27,7 @@ class BadResult(Exception):
     """A value that has no JSON form; the text names its type."""
 
 
-class Content(NamedTuple):
+class Content(Struct, frozen=True):
     """A result as it is recorded."""
 
     parts: tuple[Part, ...]
@@ -91,8 +93,11 @@ def _parts(parts: Iterable[Any]) -> tuple[Part, ...]:
     return tuple(kept) or _texts("")
 
 
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def _spell(data: JSON) -> str:
-    return json.dumps(data, ensure_ascii=False)
+    return repr(data) if type(data) is int else _encode(data)
 
 
 # Any value as JSON

@@ -16,12 +16,13 @@ from typing import (
     Any,
     Final,
     Literal,
-    NamedTuple,
     TypeAlias,
     Union,
     get_args,
     get_origin,
 )
+
+from msgspec import Struct
 
 from ..core.canonical import check
 from ..errors import ToolDefinitionError
@@ -39,7 +40,7 @@ class InvalidArguments(Exception):
     """Arguments do not fit; the text is for the model and names every violation with its path."""
 
 
-class Frozen(NamedTuple):
+class Frozen(Struct, frozen=True):
     """Arguments that were accepted: `json` is what is recorded and approved, `values` what the function gets."""
 
     json: dict[str, JSON]

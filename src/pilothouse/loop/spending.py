@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Final, NamedTuple, final
+from typing import Final, final
+
+from msgspec import Struct
 
 from ..core.prices import MILLION, cost_of
 from ..messages import Model, Usage
@@ -16,7 +18,7 @@ MIN_OUTPUT: Final = 1_024
 _NOTHING: Final = Decimal(0)
 
 
-class Permit(NamedTuple):
+class Permit(Struct, frozen=True):
     """Whether a request may be sent: the limit that forbids it, or the output budget that it may have."""
 
     limit: str | None = None

@@ -348,14 +348,16 @@ class Response:
             return
         self._closing = True
         try:
-            self._decide(CANCELLED)
+            if self.end is None:
+                self._decide(CANCELLED)
             if self._unsubscribe is not None:
                 self._unsubscribe()
             if self._unwatch is not None:
                 self._unwatch()
             if self._alarm is not None:
                 self._alarm.stop()
-            await self._reading.left()
+            if self._reading.running:
+                await self._reading.left()
             await self._close_stream()
         finally:
             self._done = True
@@ -368,8 +370,16 @@ class Response:
         close = getattr(self._stream, "aclose", None)
         if close is None:
             return
+        closing = close()
+        try:  # one that has nothing to wait for is closed by its first step: there is nothing to bound
+            waits_for = closing.send(None)
+        except StopIteration:
+            return
+        except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
+            self._fault("closing its stream failed", exc_info=True)
+            return
         try:
-            await Interruptible(self._clock, limit=GRACE).run(close())
+            await Interruptible(self._clock, limit=GRACE).run(closing, waits_for)
         except Interrupted:
             self._fault("its stream does not close")
         except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, final
 
+from msgspec import Struct
 
-class Ended(NamedTuple):
+
+class Ended(Struct, frozen=True):
     """How a function ended: with a value, or with what it raised."""
 
     value: Any = None

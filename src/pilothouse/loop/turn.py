@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum, auto
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
+
+from msgspec import Struct
 
 from ..core.calls import result_message, text_parts
 from ..events import (
@@ -63,7 +65,7 @@ Way: TypeAlias = Literal[
 ]
 
 
-class Course(NamedTuple):
+class Course(Struct, frozen=True):
     """What a response leads to; `refuse` is the reason for which none of its calls is run."""
 
     way: Way
@@ -297,7 +299,7 @@ class Turns:
         return Step.END
 
 
-class Move(NamedTuple):
+class Move(Struct, frozen=True):
     """What is done in a step, and where that may lead. What waits for nothing gives the next step at once."""
 
     take: Callable[[Turns], Step | Awaitable[Step]]
