@@ -346,7 +346,10 @@ class StatusAnswer(Value):
 
 
 class Start(Value, gc=True):
-    """What a runtime is driven with. `history` is the path up to this run, complete messages only (RC-82)."""
+    """What a runtime is driven with. `history` is the path up to this run, complete messages only (RC-82).
+
+    `apart`: parts of it, or of the input, may stand for bytes that the journal keeps.
+    """
 
     spec: RunSpec
     history: Sequence[Message]
@@ -355,6 +358,7 @@ class Start(Value, gc=True):
     descriptor_digest: str
     fence: int
     identity: str
+    apart: bool = True
 
 
 class ThreadRecord(Value):

@@ -8,7 +8,7 @@ attachments loaded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ..cancel import Token
 from ..commands import Command
 from ..contracts import RunPort, Runtime
+from ..core.transcript import kept_apart
 from ..messages import MEDIA, Message
 from ..records import Descriptor, RunSpec, RunView, Start, StatusAnswer
 from .controllers import enter_reply
@@ -178,7 +179,7 @@ async def _entered(line: Line, start: Start, port: RunPort, runtime: Any) -> Run
 
 async def _loaded(start: Start, port: RunPort) -> Start:
     """With the bytes of attachments that the journal keeps apart (AC-116)."""
-    if not (_kept_apart(start.history) or _kept_apart(start.spec.input)):
+    if not start.apart:
         return start
     history = [await _with_bytes(message, port) for message in start.history]
     given = tuple([await _with_bytes(message, port) for message in start.spec.input])
@@ -186,7 +187,7 @@ async def _loaded(start: Start, port: RunPort) -> Start:
 
 
 async def _with_bytes(message: Message, port: RunPort) -> Message:
-    if not _kept_apart((message,)):
+    if not kept_apart((message,)):
         return message
     parts: list[Any] = []
     for part in message.parts:
@@ -195,11 +196,3 @@ async def _with_bytes(message: Message, port: RunPort) -> Message:
         else:
             parts.append(part)
     return replace(message, parts=tuple(parts))
-
-
-def _kept_apart(messages: Sequence[Message]) -> bool:
-    for message in messages:  # a loop, since it looks at a whole history
-        for part in message.parts:
-            if isinstance(part, MEDIA) and part.artifact is not None and part.data is None:
-                return True
-    return False

@@ -22,7 +22,7 @@ from ..events import (
     RunAbandoned,
     RunEnded,
 )
-from ..messages import Message, Part, Reasoning, Text, ToolCall
+from ..messages import MEDIA, Message, Part, Reasoning, Text, ToolCall
 from ..records import HistoryMessage, Record, RunSpec
 from .calls import result_id, result_message
 
@@ -227,6 +227,15 @@ def for_runtime(path: Sequence[HistoryMessage], compactions: Sequence[Compaction
         context = [*[(message, None) for message in compaction.fact.messages], *stays]
     context += [(entry.message, entry) for entry in path[taken:]]
     return [message for message, entry in context if entry is None or entry.complete]
+
+
+def kept_apart(messages: Iterable[Message]) -> bool:
+    """Whether a part of these stands for bytes that the journal keeps apart (AC-116)."""
+    for message in messages:  # a loop, since it looks at a whole history
+        for part in message.parts:
+            if isinstance(part, MEDIA) and part.artifact is not None and part.data is None:
+                return True
+    return False
 
 
 def _later(entry: HistoryMessage | None, compaction: Compaction) -> bool:

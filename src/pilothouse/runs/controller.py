@@ -183,7 +183,7 @@ class RunController:
 
     async def front(self, run_id: str) -> Sequence[HistoryMessage]:
         """What stands in front of a run: its path without its own input and messages."""
-        return await self._fleet.paths.front(await self.registered(run_id))
+        return (await self._fleet.paths.front(await self.registered(run_id))).entries
 
     async def own_messages(self, run_id: str) -> Sequence[HistoryMessage]:
         """The messages of this run alone, its input first."""

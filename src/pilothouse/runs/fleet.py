@@ -15,10 +15,12 @@ from ..cluster import Dispatcher, Ticket, queue_of
 from ..contracts import Clock, Journal, Resumable, Runtime
 from ..core.canonical import digest_of
 from ..core.run import HOST, TAKEOVERS_TRIED, Phase, RunState, Terms, fold
+from ..core.transcript import kept_apart
 from ..core.view import view
 from ..errors import DispatchUnavailable, InvalidSpec, JournalError, NotControllable, RunNotFound, UsageError
 from ..events import VOCABULARY, StopRequested
 from ..journal.liveness import this_process
+from ..messages import Message
 from ..records import (
     ClaimRequest,
     DescribedRuntime,
@@ -323,14 +325,20 @@ class Fleet:
     async def start_of(self, registration: Registration, fence: int) -> Start:
         """What a runtime is given."""
         spec = registration.spec
+        history: list[Message] = []
+        apart = kept_apart(spec.input)
+        if spec.parent is not None or spec.base:
+            path = await self.paths.front(spec)
+            history, apart = path.context[:], apart or path.apart
         return Start(
             spec,
-            [] if spec.parent is None and not spec.base else await self.paths.for_start(spec),
+            history,
             registration.spec_digest,
             registration.binding,
             registration.descriptor_digest,
             fence,
             registration.identity,
+            apart,
         )
 
     async def settle_times(self, live: LiveRun) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import final
 
 from ..contracts import Journal
 from ..core.canonical import chain_start
-from ..core.transcript import Compaction, Transcript, cut_after, for_runtime
+from ..core.transcript import Compaction, Transcript, cut_after, for_runtime, kept_apart
 from ..errors import InvalidSpec, RunNotFound
 from ..messages import Message
 from ..records import HistoryMessage, Parent, Record, Registration, RunHead, RunSpec
@@ -17,11 +17,34 @@ MAX_DEPTH = 10_000
 _KEPT_PATHS = 256
 
 
-class Path(NamedTuple):
-    """What stands up to a point of a thread, as a reader sees it, and where on it the context was replaced."""
+@final
+class Path:
+    """What stands up to a point of a thread, as a reader sees it, and where on it the context was replaced.
 
-    entries: list[HistoryMessage]
-    compactions: list[Compaction]
+    What follows from it is found out once, and carried on to what follows it: a thread costs the same however long it is.
+    """
+
+    __slots__ = ("_apart", "_context", "compactions", "entries")
+
+    def __init__(self, entries: Sequence[HistoryMessage], compactions: Sequence[Compaction] = ()) -> None:
+        self.entries = entries
+        self.compactions = compactions
+        self._context: list[Message] | None = None
+        self._apart: bool | None = None
+
+    @property
+    def context(self) -> list[Message]:
+        """The path as a runtime is given it."""
+        if self._context is None:
+            self._context = for_runtime(self.entries, self.compactions)
+        return self._context
+
+    @property
+    def apart(self) -> bool:
+        """Whether a part of it stands for bytes that the journal keeps."""
+        if self._apart is None:
+            self._apart = kept_apart(self.context)
+        return self._apart
 
     def cut(self, parent: Parent) -> Path:
         """Up to where a child of its last run hangs.
@@ -30,11 +53,23 @@ class Path(NamedTuple):
             InvalidSpec: no such message on it.
         """
         try:
-            entries = list(cut_after(self.entries, parent.keep_through))
+            entries = cut_after(self.entries, parent.keep_through)
         except KeyError as error:
             why = f"message {parent.keep_through} is not on the path of run {parent.run_id}"
             raise InvalidSpec(why, "keep_through_unknown") from error
+        if len(entries) == len(self.entries):
+            return self
         return Path(entries, [item for item in self.compactions if item.place <= len(entries)])
+
+    def followed_by(self, messages: Sequence[HistoryMessage], compactions: Sequence[Compaction]) -> Path:
+        """The path with the messages of a run behind it."""
+        path = Path([*self.entries, *messages], [*self.compactions, *compactions])
+        if self._context is not None and not path.compactions:
+            more = [entry.message for entry in messages if entry.complete]
+            path._context = [*self._context, *more]
+            if self._apart is not None:
+                path._apart = self._apart or kept_apart(more)
+        return path
 
 
 class Paths:
@@ -73,22 +108,15 @@ class Paths:
                 return found
             after = found[-1].seq
 
-    async def history(self, run_id: str) -> list[HistoryMessage]:
+    async def history(self, run_id: str) -> Sequence[HistoryMessage]:
         """From the root to the end of this run, interrupted messages included and marked."""
         return (await self._whole(run_id, 0)).entries
 
-    async def for_start(self, spec: RunSpec) -> list[Message]:
-        """What stands in front of a run, as its runtime is given it."""
-        return for_runtime(*await self._front(spec))
-
-    async def front(self, spec: RunSpec) -> list[HistoryMessage]:
-        """What stands in front of a run, as a reader sees it."""
-        return (await self._front(spec)).entries
-
-    async def _front(self, spec: RunSpec) -> Path:
+    async def front(self, spec: RunSpec) -> Path:
+        """What stands in front of a run."""
         parent = spec.parent
         if parent is None:
-            return Path([HistoryMessage(message, spec.run_id, 0) for message in spec.base], [])
+            return Path([HistoryMessage(message, spec.run_id, 0) for message in spec.base])
         return (await self._whole(parent.run_id, parent.seq)).cut(parent)
 
     async def _whole(self, run_id: str, upto: int) -> Path:
@@ -109,7 +137,7 @@ class Paths:
                 raise InvalidSpec(f"run {run_id} hangs on more than {MAX_DEPTH} others", "too_deep")
             cursor = spec.parent
         if path is None:
-            path = await self._front(line[-1][0])
+            path = await self.front(line[-1][0])
         for spec, upto in reversed(line):
             path = await self._extend(spec, upto, path if spec.parent is None else path.cut(spec.parent))
         return path
@@ -121,10 +149,7 @@ class Paths:
             if record.seq <= upto:
                 transcript.add(record)
         messages = transcript.messages()
-        path = Path(
-            [*front.entries, *messages],
-            [*front.compactions, *transcript.compactions(messages, len(front.entries))],
-        )
+        path = front.followed_by(messages, transcript.compactions(messages, len(front.entries)))
         self._keep(spec, upto, path)
         return path
 

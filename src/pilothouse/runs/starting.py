@@ -192,7 +192,7 @@ class Starter:
         elif not spec.base and len(spec.input) == 1:
             return spec  # the usual beginning of a thread: nothing stands in front of it, nothing is to be compared
         # A stored spec always names where it hangs, so that a child's history never changes.
-        path = await fleet.paths.front(spec)
+        path = (await fleet.paths.front(spec)).entries
         if path and spec.parent and spec.parent.keep_through is None:
             spec = replace(spec, parent=replace(spec.parent, keep_through=path[-1].message.id))
         ids = known_ids(path)
