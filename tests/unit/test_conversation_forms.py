@@ -440,7 +440,7 @@ def test_what_is_no_attachment_is_refused(fields: dict, field: str) -> None:
 async def test_bytes_are_stored_once_and_reach_the_provider_unchanged() -> None:
     """AC-116: after a restart too; the view has digests and sizes, never bytes."""
     journal, picture = MemoryJournal(), Attachment(data=b"picture", mime_type="image/png")
-    provider = ScriptedProvider("a", "b")
+    provider = ScriptedProvider("a", "b", "c", "d")
     async with AgentController(provider, journal=journal, thread_id="t") as agent:
         await (await agent.send("look", [picture, picture])).result()
         assert agent.messages[0].attachments == (picture, picture)
@@ -453,6 +453,8 @@ async def test_bytes_are_stored_once_and_reach_the_provider_unchanged() -> None:
         assert view.messages[0].attachments[0].artifact.bytes == 7
         assert b"picture" not in msgspec.json.encode(view)
     async with AgentController(provider, journal=journal, thread_id="t") as later:
-        await (await later.send("again")).result()
+        for prompt in ("again", "and again", "and once more"):
+            await (await later.send(prompt)).result()
+    assert len(provider.requests) == 4
     for request in provider.requests:
         assert request.messages[0].attachments == (picture, picture)
