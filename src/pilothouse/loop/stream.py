@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Final, Self
@@ -73,6 +72,34 @@ class Response:
         events: how many events came, the end not counted.
     """
 
+    __slots__ = (
+        "_alarm",
+        "_clock",
+        "_closed",
+        "_closing",
+        "_done",
+        "_events_then",
+        "_gate",
+        "_iterator",
+        "_now",
+        "_paused",
+        "_provider",
+        "_pulled",
+        "_reading",
+        "_request",
+        "_scope",
+        "_shut_since",
+        "_silence",
+        "_stream",
+        "_timed",
+        "_unsubscribe",
+        "_unwatch",
+        "_verdict",
+        "_waits_since",
+        "end",
+        "events",
+    )
+
     def __init__(
         self,
         provider: Provider,
@@ -94,7 +121,7 @@ class Response:
         self._verdict: StreamEnd | None = None  # set from outside: the reader is to end like this
         self._stream: AsyncIterator[ProviderEvent] | None = None
         self._iterator: AsyncIterator[ProviderEvent] | None = None
-        self._pulled: deque[ProviderEvent] = deque()
+        self._pulled: list[ProviderEvent] = []
         self._timed = silence.idle is not None or silence.first_due is not None
         self._reading = Interruptible(clock, self._on_wait if self._timed else None)
         self._alarm = Alarm(clock, self._due, self._silent) if self._timed else None
@@ -128,7 +155,7 @@ class Response:
                 await self._reading.run(self._pull())
             except Interrupted:
                 self._close_with(self._pulled.append)
-        return self._pulled.popleft()
+        return self._pulled.pop(0)  # two at most are there
 
     async def each(self, consume: Callable[[ProviderEvent], object]) -> StreamEnd:
         """Reads it to its end, giving every event to `consume` (the end too); returns the end.

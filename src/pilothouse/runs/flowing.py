@@ -7,7 +7,6 @@ of the text that was told last: for them this does the same in a third of the ti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..events import Delta, TextTold
@@ -19,16 +18,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pilothouse.runs")
 
 
-def flow(live: LiveRun, message_id: str, index: int) -> Callable[[str], None]:
-    """Opens a text: what comes back takes its pieces, as `tell` takes each of them as a `TextTold`."""
-    run_id, writer, ring, observers = live.run_id, live.writer, live.ring, live.observers
-    partials, part = live.partials, NOBODY
+class Flow:
+    """One text of a run that is told: `say` takes its pieces, as `LiveRun.tell` takes each of them as a `TextTold`."""
 
-    def say(text: str) -> None:
-        nonlocal part
+    __slots__ = ("_index", "_live", "_message_id", "_observers", "_part", "_partials", "_ring", "_writer")
+
+    def __init__(self, live: LiveRun, message_id: str, index: int) -> None:
+        self._live = live
+        self._message_id = message_id
+        self._index = index
+        self._partials = live.partials
+        self._part = NOBODY  # the part that it is, once anything was said
+        self._writer = live.writer
+        self._ring = live.ring
+        self._observers = live.observers
+
+    def say(self, text: str) -> None:
+        """Publishes a piece; it also waits to be saved."""
+        partials, part, live = self._partials, self._part, self._live
         if partials.current is not part or type(text) is not str or not text:
-            live.tell(TextTold(message_id, index, text))
-            part = partials.text(message_id, index) or NOBODY
+            live.tell(TextTold(self._message_id, self._index, text))
+            self._part = partials.text(self._message_id, self._index) or NOBODY
             return
         offset = part.length
         part.length = length = offset + len(text)
@@ -36,15 +46,14 @@ def flow(live: LiveRun, message_id: str, index: int) -> Callable[[str], None]:
         if length >= partials.mark:
             live.look(length - offset)
         live.deltas = number = live.deltas + 1
-        delta = Delta(run_id, number, writer.state.seq, TextTold(message_id, index, text, offset))
-        ring.flow(delta, 200 + length - offset)
-        for observer in observers:
+        told = TextTold(part.message_id, part.index, text, offset)
+        delta = Delta(live.run_id, number, self._writer.state.seq, told)
+        self._ring.flow(delta, 200 + length - offset)
+        for observer in self._observers:
             try:
                 observer(delta)
             except Exception:
-                logger.exception("an observer of run %s failed", run_id)
-
-    return say
+                logger.exception("an observer of run %s failed", live.run_id)
 
 
-__all__ = ["flow"]
+__all__ = ["Flow"]

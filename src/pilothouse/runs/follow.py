@@ -41,6 +41,20 @@ class Follower:
     It ends after the terminal fact and, unless `through_unknown`, when the run is or becomes unknown.
     """
 
+    __slots__ = (
+        "_behind",
+        "_checked",
+        "_deltas",
+        "_live",
+        "_over",
+        "_ready",
+        "_recent",
+        "_seen",
+        "_source",
+        "_subscription",
+        "_through_unknown",
+    )
+
     def __init__(
         self, source: Source, after: int, *, deltas: bool, through_unknown: bool, recent: bool = False
     ) -> None:
@@ -53,7 +67,7 @@ class Follower:
         self._recent = recent
         self._checked = False
         self._over = False
-        self._ready: deque[Item] = deque()  # replayed from the journal, not given yet
+        self._ready: deque[Item] | None = None  # replayed from the journal, not given yet
         self._behind = True  # the journal may hold more than was read
         self._subscription: Subscription | None = None
         self._live: Subscription | None = None  # it, while nothing else is to be looked at before its deltas
@@ -86,8 +100,11 @@ class Follower:
     async def _next(self) -> Item:
         """The next item, whatever has to be done for it."""
         while True:
-            if self._ready:
-                return self._ready.popleft()
+            if self._ready is not None:
+                replayed = self._ready.popleft()
+                if not self._ready:
+                    self._ready = None  # an empty one keeps 0.6 kB
+                return replayed
             if self._over:
                 await self.aclose()
                 raise StopAsyncIteration
@@ -201,11 +218,13 @@ class Follower:
             # A commit that its writer has not heard of yet is not given: who acts on a fact must meet a run that
             # knows it. The ring brings it.
             page = tuple([record for record in page if record.seq <= live.state.seq])
+        ready: deque[Item] = deque()
         for record in page:
             self._take(record, last=record is page[-1] and not self._behind and self._last(record))
-            self._ready.append(record)
+            ready.append(record)
             if self._over:
-                return
+                break
+        self._ready = ready or None
 
     async def _advance(self) -> None:
         """Nothing is live here: waits for the journal to grow, or finds that it will not."""
@@ -218,7 +237,7 @@ class Follower:
             return
         if not self._through_unknown and (ending := _resting_end(head, source.ownership(head))) is not None:
             if ending:
-                self._ready.append(Delta(source.run_id, 0, self._seen, OwnershipTold(ending)))
+                self._ready = deque([Delta(source.run_id, 0, self._seen, OwnershipTold(ending))])
             self._over = True
             return
         await source.changed(source.run_id, self._seen)
@@ -233,7 +252,7 @@ class Follower:
         """Stops following. The run goes on."""
         self._over = True
         self._live = None
-        self._ready.clear()
+        self._ready = None
         await self._unsubscribe()
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,7 @@ from ..errors import RecordRefused
 from ..events import CommandAnswered, DeltaBody, Fact
 from ..messages import ArtifactRef
 from ..records import Draft, Record
-from .flowing import flow
+from .flowing import Flow
 
 if TYPE_CHECKING:
     from .live import LiveRun
@@ -282,8 +282,8 @@ class Port:
         self.closed, self.tell = code, _drop
 
     def flow(self, message_id: str, index: int, /) -> Callable[[str], None]:
-        """The short way for the pieces of one text, for a runtime that asks for it: see `flowing`."""
-        return _drop if self.closed else flow(self._live, message_id, index)
+        """The short way for the pieces of one text, for a runtime that asks for it: see `Flow`."""
+        return _drop if self.closed else Flow(self._live, message_id, index).say
 
     @property
     def state(self) -> RunFold:
