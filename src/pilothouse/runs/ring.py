@@ -24,7 +24,7 @@ _body = attrgetter("body")
 RECORD_BYTES = 200
 """What a record takes besides its body, about."""
 
-PACK: Final = 24
+PACK: Final = 48
 """So many pieces of text are packed at once …"""
 
 KEEP: Final = 8
@@ -135,13 +135,19 @@ class Ring:
 
     def _look(self) -> None:
         """Packs text, and drops the oldest items when they are too many: what an item costs does not grow with them."""
-        items = self.items
-        if self.end - max(self._flows_from, self.start) >= PACK + KEEP:
-            self._pack(max(self._flows_from - self.start, 0), len(items) - KEEP)
-        if self.end - self.first >= 2 * self._limit or self._bytes > self._limit_bytes:
+        count = len(self.items)
+        flows_at = self._flows_from - self.start  # its place in `items`
+        flows_at = max(flows_at, 0)
+        if count - flows_at >= PACK + KEEP:
+            self._pack(flows_at, count - KEEP)
+            flows_at, count = 0, KEEP
+        kept = self.start + count - self.first
+        if kept >= 2 * self._limit or self._bytes > self._limit_bytes:
             self._trim()
-        room = 2 * self._limit - (self.end - self.first)  # until the next trim
-        self._look_at = min(max(self._flows_from - self.start, 0) + PACK + KEEP, len(items) + room)
+            self._look()
+            return
+        room = 2 * self._limit - kept  # until there are too many
+        self._look_at = min(flows_at + PACK + KEEP, count + room)
 
     def _pack(self, at: int, end: int) -> None:
         """Packs the text between these two places; what stands in front of it is old from now on, too."""

@@ -50,7 +50,7 @@ _KEPT: Final = 4
 
 Made = TypeVar("Made")
 
-MERGE_S: Final = 0.001
+MERGE_S: Final = 0.0005
 """How long the pieces of a stream that was just written to may gather. A model's words come a hundred times slower."""
 
 
