@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -55,20 +54,19 @@ class Run:
             for each in fresh:
                 self.ring.append(each, 10)
 
-    def delta(self, body: Any) -> Delta:
+    def delta(self, delta: Delta) -> None:
         self.n += 1
-        delta = Delta("r1", self.n, self.seq, body)
+        assert (delta.run_id, delta.n, delta.after_seq) == ("r1", self.n, self.seq)
         self.told.append(delta)
-        return delta
 
     def other(self) -> None:
-        self.ring.append(self.delta(CallHeartbeat("c1", 1)), 200)
+        self.delta(self.ring.tell(CallHeartbeat("c1", 1), 200))
 
     def text(self, *, flows: bool) -> None:
         text = "x" * self.rng.randrange(1, 9)
-        delta = self.delta(TextTold(f"m{self.message}", 0, text, self.offset))
+        body = TextTold(f"m{self.message}", 0, text, self.offset)
         self.offset += len(text)
-        (self.ring.flow if flows else self.ring.append)(delta, 200 + len(text))
+        self.delta((self.ring.flow if flows else self.ring.tell)(body, 200 + len(text)))
 
 
 class Reader:
@@ -122,7 +120,7 @@ class Reader:
 
 def played(seed: int, limit: int, limit_bytes: int) -> Iterator[Run]:
     rng = random.Random(seed)
-    run = Run(rng, Ring(limit, limit_bytes))
+    run = Run(rng, Ring(limit, limit_bytes, "r1"))
     readers: list[Reader] = []
     for _ in range(120):
         if len(readers) < 6 and not rng.randrange(4):
@@ -163,7 +161,7 @@ def test_a_ring_that_is_bounded_in_bytes_gives_what_it_keeps(seed: int) -> None:
 
 def test_text_that_was_read_is_packed() -> None:
     """RC-72, RC-75: of text that flows only the newest pieces are kept as deltas, the others as their text."""
-    run = Run(random.Random(1), Ring(256, 1 << 30))
+    run = Run(random.Random(1), Ring(256, 1 << 30, "r1"))
     run.text(flows=False)
     for _ in range(500):
         run.text(flows=True)

@@ -126,7 +126,7 @@ async def test_nothing_is_said_behind_an_end() -> None:
             seen = [item.body async for item in items if isinstance(item, Delta)]
         assert [body.text for body in seen if isinstance(body, TextTold)] == ["one"]
         port, live, say = kept
-        assert live.deltas == 1
+        assert live.ring.told == 1
         say("two")
         port.flow("m1", 0)("three")
-        assert live.deltas == 1
+        assert live.ring.told == 1

@@ -28,7 +28,7 @@ from .book import Stopped
 from .reading import Gate, Silence
 from .requesting import Prepared, Requests
 from .retry import hint_of, may_retry
-from .stream import supervise
+from .stream import Response, supervise
 from .waiting import sleep
 from .work import Work
 
@@ -86,7 +86,14 @@ class Asking:
             prepared = await self._requests.prepare()
             if not isinstance(prepared, Prepared):
                 return Answer(StreamEnd("cancelled"), outcome=prepared)
-            assembly = await self._attempt(prepared)
+            await work.book.write(*prepared.facts)
+            assembly = Assembly(prepared.message_id, tag=prepared.provider.tag, taken=work.call_ids)
+            silence = self._silence()
+            async with self._response(prepared, silence) as response:
+                await response.each(_teller(assembly, work.port))
+            if self._first_due is not None:
+                self._first_due = silence.first_due  # a pause has moved it
+            work.spend(assembly.usage)
             answer = await self._judged(assembly, prepared)
             if answer is not None:
                 return answer
@@ -117,27 +124,16 @@ class Asking:
 
     # One attempt
 
-    async def _attempt(self, prepared: Prepared) -> Assembly:
-        work = self._work
-        await work.book.write(*prepared.facts)
-        assembly = Assembly(prepared.message_id, tag=prepared.provider.tag, taken=work.call_ids)
-        silence = self._silence()
-        port = work.port
-        gate = Gate(port.paused, lambda: port.gate("read"), getattr(port, "on_gate", None))
-        response = supervise(
+    def _response(self, prepared: Prepared, silence: Silence) -> Response:
+        work, port = self._work, self._work.port
+        return supervise(
             prepared.provider,
             prepared.request,
             scope=work.scope,
             clock=work.clock,
             silence=silence,
-            gate=gate,
+            gate=Gate(port.paused, partial(port.gate, "read"), getattr(port, "on_gate", None)),
         )
-        async with response:
-            await response.each(_teller(assembly, port))
-        if self._first_due is not None:
-            self._first_due = silence.first_due  # a pause has moved it
-        work.spend(assembly.usage)
-        return assembly
 
     def _redacted(self, error: ErrorInfo) -> ErrorInfo:
         """What of an error may be recorded (LP-50); a redactor that fails hides everything."""

@@ -115,11 +115,13 @@ class Interruptible:
         return bool(cancel is not None and cancel())
 
     @types.coroutine
-    def run(self, work: Coroutine[Any, Any, T], begun: Any = None) -> Generator[Any, Any, T]:
+    def run(
+        self, work: Coroutine[Any, Any, T], begun: Any = None, *, otherwise: Callable[[], T] | None = None
+    ) -> Generator[Any, Any, T]:
         """Awaits `work`; `begun` is what it waits for already, where its first step was made.
 
         Raises:
-            Interrupted: it left, or was left, because of `interrupt`.
+            Interrupted: it left, or was left, because of `interrupt`, and no `otherwise` says what that comes to.
             asyncio.CancelledError: the task was cancelled from outside; this wins over an interruption.
         """
         task = asyncio.current_task()
@@ -157,9 +159,11 @@ class Interruptible:
                     _abandon(work)
                     raise asyncio.CancelledError  # noqa: TRY301 - judged as one that came out of it
         except asyncio.CancelledError:
-            if self._asked and task.cancelling() == cancels:
+            if not self._asked or task.cancelling() != cancels:
+                raise
+            if otherwise is None:
                 raise Interrupted from None
-            raise
+            return otherwise()
         finally:
             self.running = False
             if self._cancel_timer is not None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -157,19 +158,14 @@ class Response:
                 self._close_with(self._pulled.append)
         return self._pulled.pop(0)  # two at most are there
 
-    async def each(self, consume: Callable[[ProviderEvent], object]) -> StreamEnd:
+    def each(self, consume: Callable[[ProviderEvent], object]) -> Awaitable[StreamEnd]:
         """Reads it to its end, giving every event to `consume` (the end too); returns the end.
 
         What `consume` raises passes through; the response is then to be left.
         """
-        try:
-            await self._reading.run(self._pump(consume))
-        except Interrupted:
-            self._close_with(consume)
-        assert self.end is not None
-        return self.end
+        return self._reading.run(self._pump(consume), otherwise=partial(self._close_with, consume))
 
-    async def _pump(self, consume: Callable[[ProviderEvent], object]) -> None:
+    async def _pump(self, consume: Callable[[ProviderEvent], object]) -> StreamEnd:
         admit, paused = self._admit, self._gate.paused
         try:
             if paused:
@@ -182,13 +178,12 @@ class Response:
                     except Exception as error:
                         raise _Reader(error) from error
                 elif admit(event, consume):
-                    return
+                    break
                 if paused:
                     await self._pass()
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
             self._judge(error)
-        if self.end is None:
-            self._close_with(consume)
+        return self._close_with(consume)
 
     async def _pull(self) -> None:
         """Reads until there is something to give."""
@@ -245,10 +240,12 @@ class Response:
         if self._verdict is None:
             self._verdict = self._of_exception(error)
 
-    def _close_with(self, consume: Callable[[ProviderEvent], object]) -> None:
-        """Ends the reading with the verdict, or as a quiet end, and says so."""
+    def _close_with(self, consume: Callable[[ProviderEvent], object]) -> StreamEnd:
+        """Ends the reading with the verdict, or as a quiet end, and says so; returns how it ended."""
         if self.end is None:
             consume(self._finish(self._verdict or self._quiet_end()))
+        assert self.end is not None
+        return self.end
 
     def _opened(self) -> AsyncIterator[ProviderEvent]:
         """The provider's own iterator; an empty one if the reader is to end before anything was asked."""

@@ -106,7 +106,6 @@ class LiveRun:
         "agenda",
         "clock",
         "closing",
-        "deltas",
         "followers",
         "gate",
         "journal",
@@ -140,7 +139,7 @@ class LiveRun:
         self.limits = limits
         self.scope = Scope(spec.deadline_ms)
         self.gate = Gate()
-        self.ring = Ring(house.follower_buffer, limits.follower_bytes)
+        self.ring = Ring(house.follower_buffer, limits.follower_bytes, self.run_id, state.seq)
         self.observers: list[Observer] = []
         self._desk: asyncio.Lock | None = None
         self.partials = Partials(limits.partial_bytes)
@@ -151,7 +150,6 @@ class LiveRun:
         self.over = False  # terminal, lost or released: nothing will be written here any more
         self.released = False  # let go at rest: it is over here, and neither ended nor lost
         self.followers = 0
-        self.deltas = 0
         self._saving = False
         self.waiters = Waiters()
         self.refusal: StartRefused | None = None  # why the runtime refused to start, if it did
@@ -228,8 +226,13 @@ class LiveRun:
             return
         elif kind is Extension or kind is ChildTold:
             size = 1000
-        self.deltas += 1
-        self._publish(Delta(self.run_id, self.deltas, self.writer.state.seq, body), size)
+        delta = self.ring.tell(body, size)
+        if self.observers:
+            self._observe(delta)
+
+    def _tell_ownership(self, word: str) -> None:
+        """Of the controller, not of the runtime: it has no number of its own."""
+        self._publish(Delta(self.run_id, self.ring.told, self.state.seq, OwnershipTold(word)), 200)
 
     def look(self, size: int) -> None:
         """The first piece that waits to be saved was told, of so many characters, or too much waits (RC-19)."""
@@ -392,7 +395,7 @@ class LiveRun:
         if self.port is not None:
             self.port.close(code)
         if code == "fenced":
-            self._publish(Delta(self.run_id, self.deltas, self.state.seq, OwnershipTold("elsewhere")), 200)
+            self._tell_ownership("elsewhere")
             if self.task is not None and self.task is not asyncio.current_task():
                 self.task.cancel()
             self._end()
@@ -579,10 +582,7 @@ class LiveRun:
 
     def stalled(self, stalled: bool) -> None:
         """The journal is away, or back: waiters are told, commands refused (RC-15)."""
-        self._publish(
-            Delta(self.run_id, self.deltas, self.state.seq, OwnershipTold("stalled" if stalled else "here")),
-            200,
-        )
+        self._tell_ownership("stalled" if stalled else "here")
         if stalled:
             self.waiters.stalled()
 

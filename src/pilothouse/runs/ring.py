@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, Protocol, Self
 
-from ..events import Delta, Lagged, TextTold
+from ..events import Delta, DeltaBody, Lagged, TextTold
 from ..records import Record
 
 Item = Record | Delta
@@ -72,6 +72,8 @@ class Ring:
     Attributes:
         first: the number of the oldest that is kept.
         start: the number of the oldest that is kept as it is, in `items`.
+        told: how many deltas were numbered here.
+        seq: of the last fact that was published.
     """
 
     __slots__ = (
@@ -82,14 +84,20 @@ class Ring:
         "_look_at",
         "_old",
         "_old_from",
+        "_run_id",
         "_waiters",
         "closed",
         "first",
         "items",
+        "seq",
         "start",
+        "told",
     )
 
-    def __init__(self, limit: int, limit_bytes: int) -> None:
+    def __init__(self, limit: int, limit_bytes: int, run_id: str = "", seq: int = 0) -> None:
+        self._run_id = run_id
+        self.seq = seq
+        self.told = 0
         self.items: list[Item] = []
         self._old: list[Packed | list[Item]] = []  # what was there before `items`, …
         self._old_from: list[int] = []  # … and the number with which each begins
@@ -110,22 +118,41 @@ class Ring:
 
     def append(self, item: Item, size: int) -> None:
         """Publishes an item of about `size` bytes and wakes who waits."""
-        self._flows_from = self.start + len(self.items) + 1
-        self.flow(item, size)
-
-    def flow(self, item: Item, size: int) -> None:
-        """The same for a piece of text that goes on with the item before it, if that was one."""
         items = self.items
         items.append(item)
+        if type(item) is Record:
+            self.seq = item.seq
+        self._flows_from = self.start + len(items)
         self._bytes += size
         if len(items) >= self._look_at or self._bytes > self._limit_bytes:
             self._look()
         if self._waiters:
             self.wake()
 
+    def tell(self, body: DeltaBody, size: int) -> Delta:
+        """Publishes a delta and returns it."""
+        self.told += 1
+        delta = Delta(self._run_id, self.told, self.seq, body)
+        self.append(delta, size)
+        return delta
+
+    def flow(self, body: TextTold, size: int) -> Delta:
+        """As `tell`, for a piece of text that goes on with the item before it, if that was one. In one frame."""
+        self.told = told = self.told + 1
+        delta = Delta(self._run_id, told, self.seq, body)
+        items = self.items
+        items.append(delta)
+        self._bytes += size
+        if len(items) >= self._look_at or self._bytes > self._limit_bytes:
+            self._look()
+        if self._waiters:
+            self.wake()
+        return delta
+
     def extend(self, records: Sequence[Record]) -> None:
         """Publishes the records of one append: the same as one by one, for a third of it."""
         self.items += records
+        self.seq = records[-1].seq
         self._flows_from = self.start + len(self.items)
         self._bytes += sum(map(len, map(_body, records))) + RECORD_BYTES * len(records)
         if len(self.items) >= self._look_at or self._bytes > self._limit_bytes:
