@@ -245,7 +245,7 @@ class Reply:
         """A piece of text was applied."""
         self._pieces.append(piece)  # type: ignore[union-attr]
         self._text = None
-        if self._waiters:
+        if "piece" in self._waiters:
             self._wake("piece")
 
     def commit(self, run: Run) -> None:
