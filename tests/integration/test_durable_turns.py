@@ -9,12 +9,14 @@ from pathlib import Path
 
 import apsw
 
+from pilothouse import AgentController
 from pilothouse.journal import SQLiteJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.messages import Message, Text
-from pilothouse.records import RunSpec
+from pilothouse.records import Owner, RunSpec
 from pilothouse.runs.controller import RunController
-from pilothouse.testing import Meter, ScriptedProvider
+from pilothouse.testing import Meter, SampleRun, ScriptedProvider
+from pilothouse.testing.sample_runs import claim_by
 
 
 class CountingSelector(selectors.DefaultSelector):
@@ -67,6 +69,40 @@ async def test_a_turn_is_three_commits_and_a_statement_a_fact(tmp_path: Path) ->
         assert seen.count("INSERT") == facts + 3  # the run, its specification, its owner's lease
         assert seen.count("UPDATE") == 2
         assert len(seen) == facts + 14  # no savepoint, and nobody else wrote: no look at the schema (JR-17)
+
+
+async def test_a_conversation_of_one_turn_is_three_commits(tmp_path: Path) -> None:
+    """JR-11: closing it waits for no commit of its own: that its owner left is written with what comes next, or at the end."""
+    path = tmp_path / "j.db"
+
+    def owners(database: apsw.Connection) -> int:
+        return int(database.execute("SELECT count(*) FROM owners").fetchall()[0][0])
+
+    async with SQLiteJournal(path) as journal:
+        for _ in range(3):
+            before = journal.stats().commits
+            async with AgentController(ScriptedProvider("fine"), journal=journal) as agent:
+                await (await agent.send("hi")).result()
+            assert journal.stats().commits - before == 3
+            assert await journal._access.read(owners) == 1
+    database = apsw.Connection(str(path))
+    assert owners(database) == 0
+    database.close()
+
+
+async def test_who_leaves_owning_a_run_gives_it_up_before_it_is_gone(tmp_path: Path) -> None:
+    """RC-52: an owner that has something waits until that is written."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        run = SampleRun()
+        await run.store(journal, claim=claim_by("me"))
+        await journal.release(Owner("me"))
+        head = await journal.head("run-1")
+        assert head is not None
+        assert head.owner is None
+        taken = await journal.claim("run-1", claim_by("other"))
+        await journal.release(Owner("me"))  # has nothing any more
+        await journal.release(Owner("other"))
+        assert (taken.owner, (await journal.head("run-1")).owner) == ("other", None)  # type: ignore[union-attr]
 
 
 async def test_a_turn_writes_few_pages(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ one a fact and one for its claim.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -92,6 +93,8 @@ class Changes:
         self.purged = False
         self._clock = clock
         self._connection: apsw.Connection | None = None
+        self._owned: dict[str, set[str]] = {}  # runs by owner, of those that were claimed here
+        self._left: deque[str] = deque()  # owners to be forgotten in a commit that is made anyway
 
     def connect(self, connection: apsw.Connection) -> None:
         """Says where to write."""
@@ -131,7 +134,8 @@ class Changes:
             self._add_facts(no, run_id, records)
             self._note_blobs(no, [body, *[record.body for record in records]])
             if claim is not None:
-                self._lease(claim)
+                self.forget_left()
+                self._lease(claim, run_id)
         except BaseException as error:
             if undoable(error):
                 self._erase(no)
@@ -152,7 +156,7 @@ class Changes:
         """Compare and append (JR-2)."""
         if (row := self._row("run_to_append", run_id)) is None:
             raise RunNotFound(run_id)
-        no, seq, chain, actual_fence, status, state = row
+        no, seq, chain, actual_fence, status, state, owner = row
         actual = Head(seq, chain.hex())
         if fence != actual_fence or expected != actual:
             if self._stored(no, records):
@@ -180,6 +184,8 @@ class Changes:
             self._run("move_head", *moved, no)
         else:
             self._run("move_head_and_status", *moved, summary.status, summary.state, no)
+            if summary.state == "terminal":
+                self._disown(owner, run_id)
         self._count(run_id, records, head)
         return Appended(head)
 
@@ -244,7 +250,8 @@ class Changes:
         if head.owner_alive and head.owner != request.owner.id:
             raise OwnedElsewhere(run_id, head.owner or "")
         self._run("take_over", request.owner.id, row[0])
-        self._lease(request)
+        self._disown(head.owner, run_id)
+        self._lease(request, run_id)
         return msgspec.structs.replace(head, fence=head.fence + 1, owner=request.owner.id, owner_alive=True)
 
     def renew(self, owner: Owner, ttl_ms: int, now_ms: int) -> None:
@@ -255,14 +262,49 @@ class Changes:
         """Gives up one run, or all; then the owner is forgotten, and those whose lease ended long ago."""
         if run_id is not None:
             self._run("release_run", run_id, owner.id)
+            self._disown(owner.id, run_id)
             return
         self._run("release_all", owner.id)
-        self._run("forget_owners", owner.id, self._clock.now_ms() - OWNER_KEPT_MS)
+        self._owned.pop(owner.id, None)
+        self._left.append(owner.id)
+        self.forget_left()
+        self.forget_long_gone()
 
-    def _lease(self, claim: ClaimRequest) -> None:
+    def leave(self, owner: Owner) -> bool:
+        """Forgets an owner that owns nothing with the next registration; False if it owns something. From any thread.
+
+        Nobody has to wait for that: all that it changes is who is known to have been here.
+        """
+        if owner.id in self._owned:
+            return False
+        self._left.append(owner.id)
+        return True
+
+    @property
+    def leaving(self) -> bool:
+        """Whether an owner is still to be forgotten."""
+        return bool(self._left)
+
+    def forget_left(self) -> None:
+        """Forgets who left."""
+        while self._left:
+            self._run("forget_owner", self._left.popleft())
+
+    def forget_long_gone(self) -> None:
+        """Forgets who never said that it left."""
+        self._run("forget_owners", self._clock.now_ms() - OWNER_KEPT_MS)
+
+    def _lease(self, claim: ClaimRequest, run_id: str) -> None:
         owner = claim.owner
         until_ms, slack_ms = claim.now_ms + claim.ttl_ms, claim.ttl_ms // LEASE_SLACK
         self._run("lease", owner.id, owner.machine, owner.pid, owner.started, until_ms, slack_ms)
+        self._owned.setdefault(owner.id, set()).add(run_id)
+
+    def _disown(self, owner: str | None, run_id: str) -> None:
+        if owner is not None and (owned := self._owned.get(owner)) is not None:
+            owned.discard(run_id)
+            if not owned:
+                del self._owned[owner]
 
     # Artifacts
 

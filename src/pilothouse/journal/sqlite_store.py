@@ -15,7 +15,7 @@ from weakref import finalize
 
 import apsw
 
-from ..errors import JournalVersion
+from ..errors import JournalError, JournalVersion
 from .liveness import LeaseClock
 from .sqlite_changes import OF_ONE, Changes, Undoing, undoable
 from .sqlite_file import (
@@ -128,12 +128,26 @@ class SQLiteStore:
         """Lets readers finish, copies the log back and closes: the journal is one file again."""
         if self.on_close is not None:
             self.on_close()
+        if self._connection is not None and self._changes.leaving:
+            self._forget_left()
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(apsw.Error):
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             with suppress(apsw.Error):
                 connection.close()
+
+    def _forget_left(self) -> None:
+        """What no registration took along. Where it fails, those owners are forgotten a day after their leases ended."""
+        with suppress(JournalError, apsw.Error):
+            self.begin()
+            try:
+                self._changes.forget_left()
+                self._changes.forget_long_gone()
+                self.commit()
+            except BaseException:
+                self.rollback()
+                raise
 
     def _wait_for_readers(self) -> None:
         """The log cannot be used anew while somebody holds a transaction on it; ours are never held.

@@ -34,6 +34,7 @@ from ..records import Created, Record, Registration, RunHead, RunQuery, RunSpec,
 from .fleet import Fleet, Starting
 from .history import known_ids
 from .live import LiveRun
+from .port import resolve
 
 if TYPE_CHECKING:
     from .mirror import Mirror
@@ -379,7 +380,9 @@ class Starter:
 
 async def _joined(task: asyncio.Task[T]) -> T:
     """The result of a task that goes on if whoever waits for it leaves."""
-    await asyncio.wait({task})
+    over = asyncio.get_running_loop().create_future()
+    task.add_done_callback(lambda _: resolve(over))
+    await over
     if task.cancelled():
         raise UsageError("cannot start a run while the run controller is closed")
     return task.result()

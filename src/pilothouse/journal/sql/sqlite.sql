@@ -23,7 +23,7 @@ INSERT INTO facts (key, at_ms, lane, fence, kind, event_id, chain, body) VALUES 
 DELETE FROM facts WHERE key BETWEEN ? AND ?
 
 -- name: run_to_append
-SELECT no, seq, chain, fence, status, state FROM runs WHERE run_id = ?
+SELECT no, seq, chain, fence, status, state, owner FROM runs WHERE run_id = ?
 
 -- name: move_head
 UPDATE runs SET seq = ?, chain = ?, updated_at_ms = ?, resting = ?, loss_recorded = ?, takeovers = ? WHERE no = ?
@@ -55,8 +55,11 @@ UPDATE runs SET owner = NULL WHERE run_id = ? AND owner = ?
 -- name: release_all
 UPDATE runs INDEXED BY runs_at_work SET owner = NULL WHERE owner = ? AND state <> 'terminal'
 
+-- name: forget_owner
+DELETE FROM owners WHERE id = ?
+
 -- name: forget_owners
-DELETE FROM owners WHERE (id = ? OR lease_until_ms < ?) AND id NOT IN
+DELETE FROM owners WHERE lease_until_ms < ? AND id NOT IN
   (SELECT owner FROM runs INDEXED BY runs_at_work WHERE state <> 'terminal' AND owner IS NOT NULL)
 
 -- name: head
