@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from hashlib import sha256
+from pathlib import Path
 
 from asgikit import Connection, ask, run_input, served
 from pilothouse.journal.memory import MemoryJournal
+from pilothouse.journal.sqlite import SQLiteJournal
 from pilothouse.messages import Usage
 from pilothouse.server.auth import BearerTokens, Principal
 from pilothouse.testing.clock import StepClock
@@ -112,6 +114,20 @@ async def test_slow_and_failing_appends_are_seen() -> None:
         assert found["pilothouse_journal_append_seconds_sum"] >= 0.4
         slow = found["pilothouse_journal_append_seconds_count"]
         assert found['pilothouse_journal_append_seconds_bucket{le="0.1"}'] <= slow - 2
+
+
+async def test_appends_to_a_file_are_timed_once_they_are_durable(tmp_path: Path) -> None:
+    """SV-261: a journal that takes an append at once tells later that it is stored; a served run does not notice."""
+    async with SQLiteJournal(tmp_path / "served.db") as journal:
+        app = served(ScriptedProvider("from a file"), journal=journal)
+        async with app.lifespan():
+            answer = await ask(app, "POST", "/agui/default", run_input("t1", "r1", "go"))
+            assert "from a file" in answer.body.decode()
+            assert "RUN_FINISHED" in answer.body.decode()
+            found = await scraped(app)
+            assert found['pilothouse_runs_ended_total{agent="default",outcome="completed"}'] == 1
+            facts = (await journal.read("r1")).records
+            assert 2 <= found["pilothouse_journal_append_seconds_count"] <= len(facts)
 
 
 async def test_opentelemetry_is_told_the_same_where_it_is_set_up() -> None:

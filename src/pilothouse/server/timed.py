@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
 from ..contracts import Clock, Journal
+from ..journal.writer import Told
 from ..records import Appended, Created, Head, Record, Registration, RunSummary
 
 
@@ -33,13 +33,14 @@ class Timed:
         finally:
             self._observe(self._clock.monotonic() - began)
 
-    def _later(
-        self, take: Callable[..., asyncio.Future[Appended]], *args: Any, **more: Any
-    ) -> asyncio.Future[Appended]:
+    def _later(self, take: Callable[..., None], *args: Any, tell: Told, **more: Any) -> None:
         began = self._clock.monotonic()
-        stored = take(*args, **more)
-        stored.add_done_callback(lambda _: self._observe(self._clock.monotonic() - began))
-        return stored
+
+        def told(stored: Appended | None, error: BaseException | None) -> None:
+            self._observe(self._clock.monotonic() - began)
+            tell(stored, error)
+
+        take(*args, tell=told, **more)
 
     async def create(self, registration: Registration, records: Sequence[Record], **more: Any) -> Created:
         """As the journal does."""
