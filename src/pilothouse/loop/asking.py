@@ -90,7 +90,7 @@ class Asking:
             assembly = Assembly(prepared.message_id, tag=prepared.provider.tag, taken=work.call_ids)
             silence = self._silence()
             async with self._response(prepared, silence) as response:
-                await response.each(_teller(assembly, work.port))
+                await response.each(_Teller(assembly, work.port).consume)
             if self._first_due is not None:
                 self._first_due = silence.first_due  # a pause has moved it
             work.spend(assembly.usage)
@@ -242,31 +242,34 @@ def is_empty(message: Message) -> bool:
     return True
 
 
-def _teller(assembly: Assembly, port: RunPort) -> Callable[[ProviderEvent], None]:
+class _Teller:
     """What is done with each event of a response. Nearly all are pieces of one text: that is opened once, on both sides."""
-    feed, tell, message_id = assembly.feed, port.tell, assembly.message_id
-    flow: Callable[[str, int], Say] = getattr(port, "flow", None) or partial(_flow, tell)
-    block: object = _unopened
-    grow: Say = _unopened
-    say: Say = _unopened
 
-    def consume(event: ProviderEvent) -> None:
-        nonlocal block, grow, say
+    __slots__ = ("_assembly", "_block", "_flow", "_grow", "_say", "_tell")
+
+    def __init__(self, assembly: Assembly, port: RunPort) -> None:
+        self._assembly = assembly
+        self._tell = port.tell
+        self._flow: Callable[[str, int], Say] = getattr(port, "flow", None) or partial(_flow, port.tell)
+        self._block: object = _unopened
+        self._grow: Say = _unopened
+        self._say: Say = _unopened
+
+    def consume(self, event: ProviderEvent) -> None:
+        assembly = self._assembly
         if type(event) is TextDelta:
             if text := event.text:
-                if event.block != block:
-                    block = event.block
-                    grow, say = assembly.flowing(event.block), flow(message_id, event.block)
-                grow(text)
-                say(text)
+                if event.block != self._block:
+                    self._block = block = event.block
+                    self._grow, self._say = assembly.flowing(block), self._flow(assembly.message_id, block)
+                self._grow(text)
+                self._say(text)
             return
-        told = feed(event)
+        told = assembly.feed(event)
         if told is not None:
-            tell(told)
+            self._tell(told)
         elif type(event) is ResponseStarted and assembly.started is event:
-            tell(ResponseStream(message_id, event.response_id, event.model))
-
-    return consume
+            self._tell(ResponseStream(assembly.message_id, event.response_id, event.model))
 
 
 def _flow(tell: Callable[[DeltaBody], object], message_id: str, index: int) -> Say:

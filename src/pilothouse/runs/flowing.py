@@ -21,31 +21,27 @@ logger = logging.getLogger("pilothouse.runs")
 class Flow:
     """One text of a run that is told: `say` takes its pieces, as `LiveRun.tell` takes each of them as a `TextTold`."""
 
-    __slots__ = ("_index", "_live", "_message_id", "_observers", "_part", "_partials", "_ring")
+    __slots__ = ("_index", "_live", "_message_id", "_observers", "_part", "_ring")
 
     def __init__(self, live: LiveRun, message_id: str, index: int) -> None:
         self._live = live
         self._message_id = message_id
         self._index = index
-        self._partials = live.partials
         self._part = NOBODY  # the part that it is, once anything was said
         self._ring = live.ring
         self._observers = live.observers
 
     def say(self, text: str) -> None:
         """Publishes a piece; it also waits to be saved."""
-        partials, part = self._partials, self._part
-        if partials.current is not part or type(text) is not str or not text:
+        part = self._part
+        if type(text) is not str or not text or (length := part.length + len(text)) >= part.mark:
             self._live.tell(TextTold(self._message_id, self._index, text))
-            self._part = partials.text(self._message_id, self._index) or NOBODY
+            self._part = self._live.partials.text(self._message_id, self._index) or NOBODY
             return
-        offset = part.length
-        part.length = length = offset + len(text)
+        told = TextTold(part.message_id, part.index, text, part.length)
+        part.length = length
         part.pending.append(text)
-        if length >= partials.mark:
-            self._live.look(length - offset)
-        told = TextTold(part.message_id, part.index, text, offset)
-        delta = self._ring.flow(told, 200 + length - offset)
+        delta = self._ring.flow(told, 200 + len(text))
         for observer in self._observers:
             try:
                 observer(delta)

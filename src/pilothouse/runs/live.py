@@ -375,7 +375,7 @@ class LiveRun:
         if self.over:
             return
         self.over = True
-        self.partials.current = None  # so that nothing more is told
+        self.partials.leave()  # so that nothing more is told
         code = _CLOSED.get(self.state.phase, "closing")
         self.writer.close(code)
         if self.port is not None:

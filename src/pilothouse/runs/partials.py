@@ -29,7 +29,7 @@ _NAMES = {TextTold: "text", ReasoningTold: "reasoning", ArgumentsTold: "argument
 
 class _Part:
     __slots__ = (
-        "call_id", "index", "kind", "length", "message_id", "named", "pending", "saved", "tool", "type"
+        "call_id", "index", "kind", "length", "mark", "message_id", "named", "pending", "saved", "tool", "type"
     )  # fmt: skip
 
     def __init__(self, told: Told, kind: str = "text") -> None:
@@ -42,6 +42,9 @@ class _Part:
         if isinstance(told, ArgumentsTold):
             self.call_id, self.tool = told.call_id, told.tool
         self.length = 0  # characters told
+        self.mark: float = (
+            0  # of its length: from here on somebody has to look; 0 while it is not the current part
+        )
         self.saved = 0  # characters saved
         self.named = False  # a call was named, and has no arguments yet: that is to be saved too
         self.pending: list[str] = []
@@ -52,20 +55,14 @@ NOBODY: Final = _Part(TextTold("", 0, ""))
 
 
 class Partials:
-    """The streamed parts of one run's unfinished messages. Linear: a fragment is saved once, never a whole text.
+    """The streamed parts of one run's unfinished messages. Linear: a fragment is saved once, never a whole text."""
 
-    Attributes:
-        current: the part that grew last; its next piece needs no look-up. None once nothing more may be told.
-        mark: the length of the current part at which somebody has to look at what waits to be saved.
-    """
-
-    __slots__ = ("_limit", "_parts", "current", "mark")
+    __slots__ = ("_current", "_limit", "_parts")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit  # of characters that may wait
         self._parts: dict[tuple[str, str, int], _Part] = {}
-        self.current: _Part | None = None
-        self.mark: float = 0
+        self._current: _Part | None = None  # the part that grew last
 
     @property
     def pending_chars(self) -> int:
@@ -75,7 +72,7 @@ class Partials:
     @property
     def full(self) -> bool:
         """Whether somebody has to look at what waits."""
-        return self.current is not None and self.current.length >= self.mark
+        return self._current is not None and self._current.length >= self._current.mark
 
     def add(self, told: Told) -> int:
         """Counts a piece and gives it its offset: whoever told it may have left that out. Returns its characters.
@@ -83,7 +80,7 @@ class Partials:
         Raises:
             TypeError: it is not made as it should be; nothing was counted.
         """
-        part = self.current
+        part = self._current
         if (
             part is None
             or part.index != told.index
@@ -105,17 +102,23 @@ class Partials:
         return len(text)
 
     def text(self, message_id: str, index: int) -> _Part | None:
-        """The current part, if it is that text."""
-        part = self.current
+        """The current part, if it is that text. It may grow by itself while it stays below its mark."""
+        part = self._current
         if part is None or part.type is not TextTold or part.index != index or part.message_id != message_id:
             return None
         return part
 
     def set_mark(self, *, saving: bool = False) -> None:
         """Somebody has to look when the first piece waits, and when too much does; while that is being saved, not again."""
-        part, pending = self.current, self.pending_chars
+        part, pending = self._current, self.pending_chars
         if part is not None:
-            self.mark = inf if saving else part.length + self._limit - pending if pending else 0
+            part.mark = inf if saving else part.length + self._limit - pending if pending else 0
+
+    def leave(self) -> None:
+        """There is no current part: none grows by itself."""
+        if self._current is not None:
+            self._current.mark = 0
+            self._current = None
 
     def _find(self, told: Told) -> _Part:
         kind = _NAMES[type(told)]
@@ -128,7 +131,8 @@ class Partials:
         part = self._parts.get(key)
         if part is None:
             part = self._parts[key] = _Part(told, kind)
-        self.current = part
+        self.leave()
+        self._current = part
         self.set_mark()
         return part
 
@@ -163,4 +167,4 @@ class Partials:
         """The message is whole (or was discarded): its fragments are superseded."""
         for key in [key for key in self._parts if key[0] == message_id]:
             del self._parts[key]
-        self.current = None
+        self.leave()
