@@ -131,17 +131,23 @@ async def tool_call() -> list[Row]:
 
 
 async def delta() -> list[Row]:
-    """A streamed delta: to a follower of the run (the model gives way before each), and to a callback."""
+    """A streamed delta: to a follower of the run (the model gives way before each), and to a callback.
+
+    The floor of the first is a task that waits for each delta of another one: it has to be woken for each.
+    """
     fake, count = ours.Fake(), 10_000
     fake.deltas, fake.pause = count, True
     runs = ours.Runs(fake)
     base = await per_call(lambda: floor.stream(count, pause=True), 1, 5) / count
     follower = await per_call(runs.stream, 1, 5) / count
+    woken = await per_call(lambda: floor.woken(count), 1, 5) / count
     fake.pause = False
     plain = await per_call(lambda: floor.stream(count), 1, 5) / count
     callback = await per_call(lambda: ours.stream_to_callback(fake, count), 1, 5) / count
     return [
-        Row("a delta to one follower, beyond the model's own pause", "µs", follower - base, plain, 1.0),
+        Row(
+            "a delta to one follower, beyond the model's own pause", "µs", follower - base, woken - base, 1.0
+        ),
         Row("a delta to one callback of a conversation", "µs", callback, plain, 1.5),
     ]
 

@@ -44,6 +44,29 @@ async def stream(count: int, *, pause: bool = False) -> int:
     return len(parts)
 
 
+async def woken(count: int) -> int:
+    """Reads so many deltas that another task tells, waiting for each."""
+    told: list[str] = []
+    waiting: list[asyncio.Future[None]] = []
+
+    async def model() -> None:
+        async for delta in _deltas(count, pause=True):
+            told.append(delta)
+            for each in waiting:
+                each.set_result(None)
+            waiting.clear()
+
+    task = asyncio.ensure_future(model())
+    loop, read = asyncio.get_running_loop(), 0
+    while read < count:
+        if read == len(told):
+            waiting.append(loop.create_future())
+            await waiting[0]
+        read += 1
+    await task
+    return read
+
+
 class Durable:
     """A turn with both messages on disk, each in a commit of its own."""
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from pilothouse.conversation.controller import AgentController
+from pilothouse.events import Delta, TextTold
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.messages import Message, Model, Text
@@ -100,8 +101,8 @@ class Runs:
         seen = 0
         async with run.stream() as items:
             async for item in items:
-                body = getattr(item, "body", None)
-                seen += len(getattr(body, "text", "")) if type(body).__name__ == "TextTold" else 0
+                if type(item) is Delta and type(item.body) is TextTold:
+                    seen += len(item.body.text)
         return seen // len(DELTA)
 
 
