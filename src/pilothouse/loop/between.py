@@ -22,16 +22,18 @@ NEXT_NOTE: Final = "loop/next"
 
 @final
 class Between:
-    """Calls the hooks between the turns of one run.
-
-    Attributes:
-        wanted: whether there are any.
-    """
+    """Calls the hooks between the turns of one run."""
 
     def __init__(self, work: Work) -> None:
-        config = work.plan.config
         self._work = work
-        self.wanted = config.prepare_next_turn is not None or config.should_stop_after_turn is not None
+
+    @staticmethod
+    def of(work: Work) -> Between | None:
+        """Who calls them, if there are any."""
+        config = work.plan.config
+        if config.prepare_next_turn is None and config.should_stop_after_turn is None:
+            return None
+        return Between(work)
 
     async def hooks(self, answer: Answer) -> Outcome | None:
         """Calls both hooks; an outcome if the run is to end here.

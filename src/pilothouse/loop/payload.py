@@ -24,20 +24,14 @@ class Payloads:
         self._work = work
         self.untouched = True
 
-    async def make(self, wire: object) -> Sequence[Message]:
+    def make(self, wire: object, messages: Sequence[Message]) -> Sequence[Message]:
         """The messages of the next request; the context itself is never changed.
 
         Args:
             wire: the provider, whose `wire_rules` say how it writes call ids.
-
-        Raises:
-            HookFailed: `transform_context` failed: it may be the filter that hides secrets.
-            Stopped: the run was stopped meanwhile.
+            messages: the context, or what `transformed` made of it.
         """
         work = self._work
-        messages: Sequence[Message] = work.context
-        if work.plan.config.transform_context is not None:
-            messages = await self._transformed()
         if work.notes:
             messages = [*messages, self._note_message()]
         rules = getattr(wire, "wire_rules", ANY_ID)
@@ -54,7 +48,13 @@ class Payloads:
         """Forgets what was found clean: the next payload is looked at from its beginning."""
         self._work.trail.pairing = None
 
-    async def _transformed(self) -> list[Message]:
+    async def transformed(self) -> list[Message]:
+        """What the hook makes of the context, or a copy of it.
+
+        Raises:
+            HookFailed: `transform_context` failed: it may be the filter that hides secrets.
+            Stopped: the run was stopped meanwhile.
+        """
         work = self._work
         info = TransformInfo(work.run_id, work.thread_id, work.turn, work.attempt + 1, work.model, work.scope)
         hook = work.plan.config.transform_context

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
+from msgspec import Struct
+
 from ..responses import ErrorKind
 
 
@@ -16,7 +18,7 @@ class Stop(Protocol):
         ...
 
 
-class Gate:
+class Gate(Struct, frozen=True, eq=False):
     """Where reading waits while it is paused.
 
     Attributes:
@@ -25,20 +27,12 @@ class Gate:
         watch: calls back whenever a gate of the run was shut or opened; returns a function that takes this back.
     """
 
-    __slots__ = ("paused", "wait", "watch")
-
-    def __init__(
-        self,
-        paused: Collection[object] = (),
-        wait: Callable[[], Awaitable[None]] | None = None,
-        watch: Callable[[Callable[[], object]], Callable[[], None]] | None = None,
-    ) -> None:
-        self.paused = paused
-        self.wait = wait
-        self.watch = watch
+    paused: Collection[object] = ()
+    wait: Callable[[], Awaitable[None]] | None = None
+    watch: Callable[[Callable[[], object]], Callable[[], None]] | None = None
 
 
-class Silence:
+class Silence(Struct, eq=False):
     """How long a provider may be silent (LP-51); None for no limit.
 
     Attributes:
@@ -47,16 +41,7 @@ class Silence:
         first_kind, idle_kind: what a trip is called.
     """
 
-    __slots__ = ("first_due", "first_kind", "idle", "idle_kind")
-
-    def __init__(
-        self,
-        first_due: float | None = None,
-        idle: float | None = None,
-        first_kind: ErrorKind = "send_timeout",
-        idle_kind: ErrorKind = "idle_timeout",
-    ) -> None:
-        self.first_due = first_due
-        self.idle = idle
-        self.first_kind: ErrorKind = first_kind
-        self.idle_kind: ErrorKind = idle_kind
+    first_due: float | None = None
+    idle: float | None = None
+    first_kind: ErrorKind = "send_timeout"
+    idle_kind: ErrorKind = "idle_timeout"

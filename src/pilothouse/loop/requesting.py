@@ -64,12 +64,15 @@ class Requests:
                 work.compact = False
                 await self.relieve("asked", work.estimate(), force=True)
             provider = work.plan.providers.of(work.model)
-            messages, estimate = await self._measured(provider)
+            transforms = work.plan.config.transform_context is not None
+            changed = await self._payloads.transformed() if transforms else work.context
+            messages, estimate = self._measured(provider, changed)
             window = self._window()
             if window and estimate > window:
                 if not await self.relieve("estimate", estimate):
                     return self._overflow(estimate, window)
-                messages, estimate = await self._measured(provider)
+                changed = await self._payloads.transformed() if transforms else work.context
+                messages, estimate = self._measured(provider, changed)
                 if estimate > window:
                     return self._overflow(estimate, window)
         except HookFailed as failure:
@@ -86,9 +89,9 @@ class Requests:
             settings = msgspec.structs.replace(settings, max_output_tokens=permit.output)
         return self._prepared(provider, messages, settings, estimate)
 
-    async def _measured(self, provider: Provider) -> tuple[Sequence[Message], int]:
+    def _measured(self, provider: Provider, context: Sequence[Message]) -> tuple[Sequence[Message], int]:
         work = self._work
-        messages = await self._payloads.make(provider)
+        messages = self._payloads.make(provider, context)
         own = messages if not self._payloads.untouched else work.context
         estimate = work.meter.estimate(own, work.model, work.system_prompt, work.tools.specs)
         return messages, estimate
@@ -189,7 +192,8 @@ class Requests:
     def _manifest(self, request: ModelRequest, chain: str, estimate: int) -> Noted:
         """What the model was sent, in figures: its content is in the transcript, or in nobody's hands (LP-50)."""
         work = self._work
-        last = request.messages[-1].text if len(request.messages) else ""
+        sent: Sequence[Message] = work.context if self._payloads.untouched else request.messages
+        last = sent[-1].text if sent else ""
         data: dict[str, JSON] = {
             "messages": len(request.messages),
             "estimate": estimate,

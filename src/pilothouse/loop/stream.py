@@ -125,7 +125,7 @@ class Response:
         self._pulled: list[ProviderEvent] = []
         self._timed = silence.idle is not None or silence.first_due is not None
         self._reading = Interruptible(clock, self._on_wait if self._timed else None)
-        self._alarm = Alarm(clock, self._due, self._silent) if self._timed else None
+        self._alarm: Alarm | None = None  # made at the first wait that it bounds
         self._waits_since = 0.0
         self._events_then = -1  # how many there were when the present silence began
         self._paused = False
@@ -317,7 +317,9 @@ class Response:
         nearer = self._events_then <= 0
         self._events_then = self.events
         self._waits_since = self._now()
-        if nearer and self._alarm is not None:
+        if nearer:
+            if self._alarm is None:
+                self._alarm = Alarm(self._clock, self._due, self._silent)
             self._alarm.look()
 
     def _gate_moved(self) -> None:

@@ -83,7 +83,7 @@ class Turns:
         self._bench = bench
         self._requests = Requests(work)
         self._queues = Queues(work)
-        self._between = Between(work)
+        self._between = Between.of(work)
         self._phase: Phase | None = None
         self._repair: str | None = None  # what the model is told of an answer that is to be given again
         self._input: tuple[Kind, list[Item]] | None = None  # what opens the next turn
@@ -119,7 +119,7 @@ class Turns:
 
     # Steps
 
-    async def _open(self) -> Step:
+    def _open(self) -> Step | Awaitable[Step]:
         work = self._work
         work.check_stop()
         if work.turn >= work.plan.limits.turns:
@@ -128,7 +128,16 @@ class Turns:
         self._answer = None
         work.book.note(TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None))
         if self._input is None and work.turn == 1 and work.plan.first_poll and not self._queues.quiet:
-            await self._poll("steering")
+            return self._open_polled()
+        return self._take_in()
+
+    async def _open_polled(self) -> Step:
+        await self._poll("steering")
+        return self._take_in()
+
+    def _take_in(self) -> Step:
+        """What opens the turn is put into the context."""
+        work = self._work
         if self._input is not None:
             self._queues.record(*self._input)
             self._input = None
@@ -184,7 +193,7 @@ class Turns:
     async def _next(self) -> Step:
         course, answer = self._course, self._answer
         work = self._work
-        if self._between.wanted and answer is not None and not isinstance(course.outcome, Failed):
+        if self._between is not None and answer is not None and not isinstance(course.outcome, Failed):
             ended = await self._between.hooks(answer)
             if ended is not None:
                 return self._end(ended)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import final
 
 import msgspec
@@ -42,7 +42,6 @@ class Work:
         calls_started, calls_total: calls entered so far, by tool and together.
         past_calls: calls that an earlier attachment left open, as it left them.
         batches: how many batches of queued messages were taken, by queue.
-        hooks: calls a user's code.
         notes: what the next payload tells the model besides, once.
         spilled: the thread has results that were left out: a tool is offered that reads them.
         with_reader, reader_sets: adds that tool to a set, given by whoever makes the work; sets that have it.
@@ -54,7 +53,6 @@ class Work:
         repairs: answers that were asked for again because they were none.
         compact: the context is to be made smaller before the first request.
         relieved: the context was made smaller for this response already.
-        breakers: guards against models that loop.
         failed_turns: turns in a row in which no call succeeded.
         attended: whether anybody can answer a request.
         past_requests, answers: what was asked and answered so far in this run.
@@ -74,7 +72,6 @@ class Work:
         self.repairs = 0
         self.reader_sets: dict[str, ToolSet] = {}
         self.with_reader: Callable[[Work, ToolSet], ToolSet] = _as_they_are
-        self.breakers = Breakers(plan.config.tool_misuse_breaker, plan.config.repetition_breaker)
         self.failed_turns = 0
         self.clock = clock
         self.book = Book(port, partial(self.scope.stop, "full"))
@@ -103,10 +100,22 @@ class Work:
         self.system_prompt = plan.system_prompt
         self.settings = plan.settings
         self.tool_set: ToolSet | None = None
-        net = plan.config.run_idle_timeout or None
-        self.hooks = Caller(self.scope, clock, plan.config.hook_timeout, net)
         self._reason: StopReason | None = None
         self.call_ids = _CallIds(self.context)
+
+    # What most runs do without is made when it is first looked at.
+
+    @cached_property
+    def breakers(self) -> Breakers:
+        """Guards against models that loop."""
+        config = self.plan.config
+        return Breakers(config.tool_misuse_breaker, config.repetition_breaker)
+
+    @cached_property
+    def hooks(self) -> Caller:
+        """Calls a user's code."""
+        config = self.plan.config
+        return Caller(self.scope, self.clock, config.hook_timeout, config.run_idle_timeout or None)
 
     def check_stop(self) -> None:
         """Goes on only if the run is not being stopped.

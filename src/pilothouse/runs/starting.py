@@ -57,7 +57,14 @@ def check_id(value: str, what: str) -> str:
 
 
 def _copy(value: JSON) -> JSON:
-    return msgspec.json.decode(encode(value))
+    """An independent copy, as it will be read back: compared in C, and looked through only where it is not the same."""
+    if not value:
+        return {}
+    try:
+        copy = msgspec.json.decode(msgspec.json.encode(value))
+    except (RecursionError, TypeError, ValueError):
+        copy = None
+    return copy if copy == value else msgspec.json.decode(encode(value))
 
 
 class Starter:
@@ -78,7 +85,10 @@ class Starter:
         fleet = self._fleet
         fleet.check_open("start a run")
         try:
-            registration = self._register(await self._checked(spec))
+            checked = self._checked(spec)
+            if not self._is_first(checked):
+                checked = await self._check_path(checked)
+            registration = self._register(checked)
         except NotJSON as error:
             raise InvalidSpec(f"the spec cannot be stored: {error}") from error
         except (AttributeError, TypeError) as error:  # a spec of the wrong shape confuses the checks
@@ -151,7 +161,12 @@ class Starter:
         if shown().state.phase is Phase.ACCEPTED:
             raise StartUnknown(mirror.run_id)
 
-    async def _checked(self, spec: RunSpec) -> RunSpec:
+    @staticmethod
+    def _is_first(spec: RunSpec) -> bool:
+        """The usual beginning of a thread: nothing stands in front of it, and nothing is to be compared."""
+        return spec.parent is None and not spec.base and len(spec.input) == 1
+
+    def _checked(self, spec: RunSpec) -> RunSpec:
         """The spec in its stored form, or the reason why there can be no such run."""
         fleet = self._fleet
         descriptor = fleet.described.descriptor
@@ -168,7 +183,7 @@ class Starter:
         if spec.options or spec.extensions:  # what the caller goes on to change is not what was registered
             spec = replace(spec, options=_copy(spec.options), extensions=_copy(spec.extensions))
         self._check_media(spec.input)
-        return await self._check_path(spec)
+        return spec
 
     def _check_media(self, messages: tuple[Message, ...]) -> None:
         accepts = self._fleet.described.descriptor.accepts
@@ -190,8 +205,6 @@ class Starter:
                 raise InvalidSpec("the parent is of another thread or tenant", "parent_foreign")
             if head.summary.state != "terminal" and not spec.parent.seq:
                 spec = replace(spec, parent=replace(spec.parent, seq=head.head.seq))
-        elif not spec.base and len(spec.input) == 1:
-            return spec  # the usual beginning of a thread: nothing stands in front of it, nothing is to be compared
         # A stored spec always names where it hangs, so that a child's history never changes.
         path = (await fleet.paths.front(spec)).entries
         if path and spec.parent and spec.parent.keep_through is None:
