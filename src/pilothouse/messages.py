@@ -182,7 +182,10 @@ class Message(Value):
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls that this message proposes, in order."""
-        return tuple([part for part in self.parts if type(part) is ToolCall])
+        parts = self.parts
+        if len(parts) == 1:  # the usual message, for half of it
+            return parts if type(parts[0]) is ToolCall else ()  # type: ignore[return-value]
+        return tuple([part for part in parts if type(part) is ToolCall])
 
     @property
     def attachments(self) -> tuple[Media, ...]:

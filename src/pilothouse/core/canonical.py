@@ -205,9 +205,13 @@ def chain_start(run_id: str, spec_digest: str) -> str:
     return sha256(f"{run_id}\n{spec_digest}".encode()).hexdigest()
 
 
+_LINK: Final = "%s\n%d\n%d\n%s\n%d\n%s"
+"""What is hashed for a chain value (RC-6): the value before, seq, time, lane, fence, digest of the body."""
+
+
 def chain_next(previous: str, seq: int, at_ms: int, lane: Lane, fence: int, body_digest: str) -> str:
     """The chain value after a fact (RC-6)."""
-    return sha256(f"{previous}\n{seq}\n{at_ms}\n{lane}\n{fence}\n{body_digest}".encode()).hexdigest()
+    return sha256((_LINK % (previous, seq, at_ms, lane, fence, body_digest)).encode()).hexdigest()
 
 
 def seal(
@@ -253,19 +257,10 @@ def seal(
             raise NotJSON(error.path.removeprefix("data."), error.why) from error
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
     body_digest = sha256(body).hexdigest()
+    # `chain_next`, without the call.
+    chain = sha256((_LINK % (previous, seq, at_ms, lane, fence, body_digest)).encode()).hexdigest()
     return Record(
-        run_id,
-        seq,
-        at_ms,
-        lane,
-        fence,
-        event_id,
-        fact,
-        body_digest,
-        chain_next(previous, seq, at_ms, lane, fence, body_digest),
-        body,
-        causation,
-        source,
+        run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
     )
 
 

@@ -155,8 +155,11 @@ def is_blank(message: Message) -> bool:
     Reasoning alone is never sent, but where the provider paused and wants its blocks back. A tool's result is never
     blank: silence is an answer.
     """
-    if message.role == "tool" or any(_is_written(part) for part in message.parts):
+    if message.role == "tool":
         return False
+    for part in message.parts:
+        if _is_written(part):
+            return False
     paused = message.stop_reason == "pause_turn"
     return not (
         paused and any(isinstance(part, Reasoning) and part.raw is not None for part in message.parts)

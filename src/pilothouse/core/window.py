@@ -76,7 +76,9 @@ _SIZES: Final[Mapping[type, Callable[[Any], int]]] = {
 
 def message_tokens(message: Message) -> int:
     """Estimated tokens of one message."""
-    characters = sum([_SIZES[type(part)](part) for part in message.parts])
+    characters = 0
+    for part in message.parts:
+        characters += _SIZES[type(part)](part)
     return MESSAGE_TOKENS + -(-characters // CHARACTERS_A_TOKEN)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from ..commands import Answer, FollowUp, Request, Steer, StopSource
 from ..core.batch import Written
-from ..core.run import HOST, Phase, RunState
+from ..core.run import HOST, RUNTIME, Phase, RunState
 from ..errors import JournalError, JournalUnavailable, RecordRefused, StartRefused
 from ..events import (
     ArgumentsTold,
@@ -21,6 +21,7 @@ from ..events import (
     Delta,
     DeltaBody,
     Extension,
+    Fact,
     LossCause,
     MessageAdded,
     OwnershipTold,
@@ -53,6 +54,8 @@ ENVELOPE = 2_048
 """Bytes of a stored fact around its content, at most: kind, event id, causation, source."""
 
 _fact = attrgetter("fact")
+_LOOKED_AT = LARGE | ENDS
+"""Facts for which there may be something to be done before they are recorded."""
 _CLOSED = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}
 
 
@@ -291,31 +294,48 @@ class LiveRun:
 
     # Recording
 
-    def record(self, drafts: Sequence[Written]) -> int | Coroutine[object, object, int]:
+    def record(self, facts: Sequence[Fact | Draft]) -> int | Coroutine[object, object, int]:
         """Appends what the runtime offers; text that was told is flushed before an end is recorded.
 
         The last seq or, where something is to be waited for, what leads to it (`Writer.put`).
         """
+        drafts: list[Written] = []
+        named = looked_at = False
+        for fact in facts:
+            kind: type = type(fact)
+            if kind is not Draft:
+                drafts.append((Draft(fact), RUNTIME))  # type: ignore[arg-type]
+            else:
+                drafts.append((fact, RUNTIME))  # type: ignore[arg-type]
+                kind = type(fact.fact)  # type: ignore[union-attr]
+                named = named or fact.event_id is not None  # type: ignore[union-attr]
+            if kind in _LOOKED_AT:
+                looked_at = True
         if self.closing and (code := closing_refusal(drafts)):
             raise RecordRefused("closing", code)
-        limit = self.limits.max_fact_bytes - ENVELOPE
         ends = False
-        for draft, _ in drafts:
-            kind = type(draft.fact)
-            if kind in LARGE and may_be_large(draft.fact, limit):
-                return self._record_spilled(drafts)
-            if kind in ENDS:
-                ends = True
-        return self._put(drafts, ends=ends)
+        if looked_at:
+            limit = self.limits.max_fact_bytes - ENVELOPE
+            for draft, _ in drafts:
+                kind = type(draft.fact)
+                if kind in LARGE and may_be_large(draft.fact, limit):
+                    return self._record_spilled(drafts)
+                if kind in ENDS:
+                    ends = True
+        return self._put(drafts, ends=ends, named=named)
 
-    def _put(self, drafts: Sequence[Written], *, ends: bool) -> int | Coroutine[object, object, int]:
+    def _put(
+        self, drafts: Sequence[Written], *, ends: bool, named: bool
+    ) -> int | Coroutine[object, object, int]:
         if ends and self.partials.pending_chars and (whole := self.partials.left_by(drafts)) is not None:
             drafts = [*self.unsaved(whole=whole), *drafts]
-        return self.writer.put(drafts)
+        return self.writer.put(drafts, named=named)
 
     async def _record_spilled(self, drafts: Sequence[Written]) -> int:
         ends = any(type(draft.fact) in ENDS for draft, _ in drafts)
-        done = self._put([(await self._spilled(draft), lane) for draft, lane in drafts], ends=ends)
+        done = self._put(
+            [(await self._spilled(draft), lane) for draft, lane in drafts], ends=ends, named=True
+        )
         return done if isinstance(done, int) else await done
 
     async def _spilled(self, draft: Draft) -> Draft:

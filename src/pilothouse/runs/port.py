@@ -304,8 +304,7 @@ class Port:
         """One atomic append; see contracts.RunPort.record."""
         if self.closed and self.closed != self._live.writer.closed:
             raise RecordRefused(self.closed)  # else the writer knows what was stored before (RC-29)
-        drafts = [(fact if type(fact) is Draft else Draft(fact), RUNTIME) for fact in facts]  # type: ignore[arg-type]
-        done = self._live.record(drafts)
+        done = self._live.record(facts)
         return done if type(done) is int else await done  # type: ignore[misc]
 
     def on_gate(self, callback: Callable[[], object], /) -> Callable[[], None]:

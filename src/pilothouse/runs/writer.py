@@ -200,10 +200,11 @@ class Writer:
             return await landing
         return await asyncio.shield(self.hand_over(drafts))
 
-    def put(self, drafts: Sequence[Written]) -> int | Coroutine[Any, Any, int]:
+    def put(self, drafts: Sequence[Written], *, named: bool = True) -> int | Coroutine[Any, Any, int]:
         """What `write` does, without a coroutine where nothing is to be waited for: the last seq, or what leads to it.
 
-        What comes back is to be awaited at once, before anything else is written.
+        What comes back is to be awaited at once, before anything else is written. `named`: some of them may have an event
+        id, so that they may be repeats.
         """
         if not self._desk.immediate:
             return self.write(*drafts)
@@ -211,7 +212,7 @@ class Writer:
             return self.state.seq
         if self.closed:
             return self._closed(drafts)
-        for place, (draft, lane) in enumerate(drafts):  # asking costs less than folding anew
+        for place, (draft, lane) in enumerate(drafts) if named else ():  # asking costs less than folding anew
             if draft.event_id is not None and (seq := inline(self._stored_already(draft, lane))):
                 return self._without(drafts, place, seq)
         # A journal that answers at once cannot be overtaken: the state itself is the look-ahead, without a copy.
