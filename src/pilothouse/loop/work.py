@@ -58,6 +58,54 @@ class Work:
         past_requests, answers: what was asked and answered so far in this run.
     """
 
+    __slots__ = (
+        "__dict__",  # of what is made when it is looked at
+        "_reason",
+        "answers",
+        "attempt",
+        "attended",
+        "batches",
+        "book",
+        "call_ids",
+        "calls_started",
+        "calls_total",
+        "clock",
+        "compact",
+        "context",
+        "failed_turns",
+        "finished",
+        "full_budget",
+        "meter",
+        "model",
+        "notes",
+        "output_id",
+        "pairing_noted",
+        "past_calls",
+        "past_requests",
+        "plan",
+        "port",
+        "reader_sets",
+        "relieved",
+        "repairs",
+        "requests",
+        "run_id",
+        "scope",
+        "settings",
+        "spending",
+        "spilled",
+        "streak",
+        "system_prompt",
+        "thread_id",
+        "time",
+        "tool_set",
+        "tools",
+        "trail",
+        "turn",
+        "turn_usage",
+        "usage",
+        "with_reader",
+    )
+
     def __init__(self, plan: Plan, start: Start, port: RunPort, clock: Clock, trail: Trail) -> None:
         self.plan = plan
         self.run_id = start.spec.run_id

@@ -51,7 +51,7 @@ def check_id(value: str, what: str) -> str:
     """An opaque id: 1–200 characters, no control characters, no surrogates (RC-1)."""
     if not 1 <= len(value) <= ID_LIMIT:
         raise InvalidSpec(f"{what} must have 1 to {ID_LIMIT} characters")
-    if _UNFIT.search(value):
+    if not value.isprintable() and _UNFIT.search(value):  # what can be printed is not searched
         raise InvalidSpec(f"{what} must not hold control characters or surrogates")
     return value
 
