@@ -24,6 +24,7 @@ from pilothouse.journal import MemoryJournal
 from pilothouse.messages import Message, Text
 from pilothouse.records import Descriptor, Record, RunSpec, Start
 from pilothouse.runs.controller import RunController
+from pilothouse.runs.follow import Follower
 from pilothouse.runs.timing import RunTiming
 from pilothouse.testing import FaultyJournal, ScriptedRuntime, StepClock
 from pilothouse.testing.runtimes import Ask, Hold, Leave
@@ -249,3 +250,60 @@ async def test_a_command_is_read_in_every_state_and_nothing_is_written() -> None
     await look(other, ("returned", "applied"))  # ended
     assert isinstance((await other.events("r1"))[0], Record)
     await other.aclose()
+
+
+async def test_two_tasks_that_read_one_follower_share_what_comes() -> None:
+    """RC-62, RC-63: each item is given once, to one of them, in order, however they are woken."""
+    gate = Hold()
+    pieces = [TextTold("m1", 0, f"{number};") for number in range(300)]
+
+    async def talk(_start: Start, port: RunPort) -> None:
+        say = port.flow("m1", 0)  # type: ignore[attr-defined]
+        for piece in pieces:
+            say(piece.text)
+            if len(piece.text) == 3:
+                await asyncio.sleep(0)
+
+    async with RunController(ScriptedRuntime(TurnStarted(1), gate, talk, *END)) as runs:
+        run = await runs.start(spec(), until="accepted")
+        told: list[str] = []
+        facts: list[int] = []
+
+        async def read(items: Follower) -> None:
+            async for item in items:
+                if isinstance(item, Record):
+                    facts.append(item.seq)
+                elif isinstance(item.body, TextTold):
+                    told.append(item.body.text)
+                    await asyncio.sleep(0)
+
+        async with run.stream() as items:
+            readers = [asyncio.ensure_future(read(items)) for _ in range(2)]
+            await passes()
+            gate.release()
+            await asyncio.wait(readers)
+        assert sorted(told, key=lambda text: int(text[:-1])) == [piece.text for piece in pieces]
+        assert facts == [record.seq for record in await run.events()]
+
+
+async def test_a_follower_that_is_closed_while_it_waits_gives_nothing_more() -> None:
+    """RC-65: what is told behind that goes to nobody, and the one who waited is told that it is over."""
+    gate = asyncio.Event()
+
+    async def talk(_start: Start, port: RunPort) -> None:
+        say = port.flow("m1", 0)  # type: ignore[attr-defined]
+        say("one")
+        await gate.wait()
+        say("two")
+
+    async with RunController(ScriptedRuntime(TurnStarted(1), talk, *END)) as runs:
+        run = await runs.start(spec(), until="accepted")
+        items = run.stream()
+        while not (isinstance(item := await anext(items), Delta) and isinstance(item.body, TextTold)):
+            pass
+        waiting = asyncio.ensure_future(anext(items, None))
+        await passes()
+        await items.aclose()
+        gate.set()
+        assert await waiting is None
+        await run.wait()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from ..errors import CursorAhead
 from ..events import ContinuityLost, Delta, Lagged, OwnershipTold, RunAbandoned, RunEnded, StartRefused
 from ..records import Ownership, Record, RecordPage, RunHead
-from .ring import Item, Subscription, Taker
+from .ring import Item, Subscription, Taker, Waiter
 
 if TYPE_CHECKING:
     from .live import LiveRun
@@ -87,13 +87,17 @@ class Follower:
         if live is not None:  # nearly everything that comes is one delta more
             waiter = live.waiter()
             if waiter is not None:
+                at = live.cursor
                 try:
-                    await waiter
+                    told = await waiter
                 except asyncio.CancelledError:
                     live.forget(waiter)
                     raise
-            if self._live is live and (delta := live.delta_nowait()) is not None:
-                return delta
+                if told is not None and self._live is live and live.cursor == at:
+                    live.cursor = at + 1
+                    return told
+            if self._live is live and (told := live.delta_nowait()) is not None:
+                return told
             self._live = None
         return await self._next()
 
@@ -155,7 +159,7 @@ class Follower:
             return None
         return self._subscription.drain(taker)
 
-    def waiter(self) -> asyncio.Future[None] | None:
+    def waiter(self) -> Waiter | None:
         """What is set when the next item comes; None if there is one, or something to read first: then iterate.
 
         For readers that wait very often: it saves the steps of an iteration. One that is not awaited to its end is given
@@ -166,7 +170,7 @@ class Follower:
             return None
         return subscription.waiter()
 
-    def forget(self, waiter: asyncio.Future[None]) -> None:
+    def forget(self, waiter: Waiter) -> None:
         """Gives a waiter back."""
         if self._subscription is not None:
             self._subscription.forget(waiter)

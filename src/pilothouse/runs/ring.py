@@ -32,6 +32,9 @@ KEEP: Final = 8
 
 Observer = Callable[[Item], None]
 
+Waiter = asyncio.Future[Delta | None]
+"""Set when something is published: to the next item, where that is a piece of text."""
+
 
 class Packed:
     """Pieces of one text that were told one after the other, with no fact between them."""
@@ -106,7 +109,7 @@ class Ring:
         self._look_at = min(PACK + KEEP, 2 * limit)
         self._bytes = 0
         self._flows_from = 0  # from this number on there is nothing but pieces of one text
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[Waiter] = []
         self.first = 0
         self.start = 0
         self.closed = False
@@ -145,8 +148,11 @@ class Ring:
         self._bytes += size
         if len(items) >= self._look_at or self._bytes > self._limit_bytes:
             self._look()
-        if self._waiters:
-            self.wake()
+        if self._waiters:  # all of them wait for this one; as `wake`
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(delta)
+            self._waiters.clear()
         return delta
 
     def extend(self, records: Sequence[Record]) -> None:
@@ -236,18 +242,18 @@ class Ring:
         self._old, self._old_from = [], []
         self._bytes = 0
 
-    def waiter(self, number: int) -> asyncio.Future[None] | None:
-        """What is set when something is published; None if item `number` is there, or never will be.
+    def waiter(self, number: int) -> Waiter | None:
+        """What is set when item `number` is published; None if it is there, or never will be.
 
         Who does not wait for it to the end gives it back with `forget`.
         """
         if number < self.start + len(self.items) or self.closed:
             return None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: Waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         return waiter
 
-    def forget(self, waiter: asyncio.Future[None]) -> None:
+    def forget(self, waiter: Waiter) -> None:
         """Nobody waits there any more."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
@@ -267,16 +273,19 @@ class Subscription:
     """What is published from now on. An async iterator and async context manager.
 
     A reader that falls out of the ring gets one `Lagged` delta, then the oldest kept item.
+
+    Attributes:
+        cursor: the number of the next item; to be moved on by who was given that item by a waiter.
     """
 
-    __slots__ = ("_closed", "_cursor", "_last_seq", "_on_close", "_ring", "_run_id")
+    __slots__ = ("_closed", "_last_seq", "_on_close", "_ring", "_run_id", "cursor")
 
     def __init__(
         self, run_id: str, ring: Ring, last_seq: int, on_close: Callable[[Subscription], None]
     ) -> None:
         self._run_id = run_id
         self._ring = ring
-        self._cursor = ring.end
+        self.cursor = ring.end
         self._last_seq = last_seq
         self._on_close = on_close
         self._closed = False
@@ -288,40 +297,40 @@ class Subscription:
 
     def take_nowait(self) -> Item | None:
         """The next item if it is there. Never waits."""
-        ring, cursor = self._ring, self._cursor
+        ring, cursor = self._ring, self.cursor
         if cursor < ring.first:
             lost = ring.first - cursor
-            self._cursor = ring.first
+            self.cursor = ring.first
             return self._lagged(lost)
         item = ring.take(cursor)
         if item is None:
             return None
-        self._cursor = cursor + 1
+        self.cursor = cursor + 1
         if type(item) is Record:
             self._last_seq = item.seq
         return item
 
     def rewind(self) -> None:
         """Goes back to the oldest item that is kept."""
-        self._cursor = self._ring.first
+        self.cursor = self._ring.first
 
     def skip(self, seq: int) -> None:
         """Passes over facts up to `seq` that stand next: who went back has them from the journal."""
         ring = self._ring
-        while self._cursor >= ring.first and type(item := ring.take(self._cursor)) is Record:
+        while self.cursor >= ring.first and type(item := ring.take(self.cursor)) is Record:
             if item.seq > seq:
                 return
-            self._cursor += 1
+            self.cursor += 1
             self._last_seq = max(self._last_seq, item.seq)
 
     @property
     def idle(self) -> bool:
         """Whether the next item is still to come."""
-        return self._cursor >= self._ring.end
+        return self.cursor >= self._ring.end
 
     def delta_nowait(self) -> Delta | None:
         """The next item if it is there and a delta. Never waits."""
-        ring, cursor = self._ring, self._cursor
+        ring, cursor = self._ring, self.cursor
         at = (
             cursor - ring.start
         )  # as `Ring.take`, without the call: this is asked for each delta and each reader
@@ -332,28 +341,28 @@ class Subscription:
             item = items[at] if at < len(items) else None
         if type(item) is not Delta:
             return None
-        self._cursor = cursor + 1
+        self.cursor = cursor + 1
         return item
 
     def drain(self, taker: Taker) -> Delta | None:
         """Hands over the deltas that stand next, until one is refused: that is returned, and passed over."""
         ring = self._ring
-        while ring.first <= self._cursor < ring.start:
-            part, at = ring.old(self._cursor)
+        while ring.first <= self.cursor < ring.start:
+            part, at = ring.old(self.cursor)
             if type(part) is Packed:
                 texts = part.texts[at:]
                 if taker.take_text(part[at], "".join(texts), len(texts)):
-                    self._cursor += len(texts)
+                    self.cursor += len(texts)
                     continue
             item = part[at]
             if type(item) is not Delta:
                 return None
-            self._cursor += 1
+            self.cursor += 1
             if not taker.take(item):
                 return item
-        if self._cursor < ring.first:
+        if self.cursor < ring.first:
             return None
-        take, items, at = taker.take, ring.items, self._cursor - ring.start
+        take, items, at = taker.take, ring.items, self.cursor - ring.start
         refused: Delta | None = None
         end = len(items)
         while at < end and refused is None:
@@ -363,28 +372,28 @@ class Subscription:
             at += 1
             if not take(item):
                 refused = item
-        self._cursor = ring.start + at
+        self.cursor = ring.start + at
         return refused
 
-    def waiter(self) -> asyncio.Future[None] | None:
+    def waiter(self) -> Waiter | None:
         """What to wait for; None if an item is there, or none will come. One that is not awaited goes to `forget`."""
         ring = self._ring  # as `Ring.waiter`, without the call
-        if self._cursor < ring.start + len(ring.items) or ring.closed or self._closed:
+        if self.cursor < ring.start + len(ring.items) or ring.closed or self._closed:
             return None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter: Waiter = asyncio.get_running_loop().create_future()
         ring._waiters.append(waiter)  # noqa: SLF001
         return waiter
 
-    def forget(self, waiter: asyncio.Future[None]) -> None:
+    def forget(self, waiter: Waiter) -> None:
         """Gives a waiter back."""
         self._ring.forget(waiter)
 
     async def wait(self) -> bool:
         """Waits until there is an item; False if none will come any more."""
-        return not self._closed and await self._ring.wait(self._cursor)
+        return not self._closed and await self._ring.wait(self.cursor)
 
     def _lagged(self, lost: int) -> Delta:
-        kept = self._ring.take(self._cursor)
+        kept = self._ring.take(self.cursor)
         last = (
             kept.seq - 1
             if type(kept) is Record
