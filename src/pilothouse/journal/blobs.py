@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Final
 
@@ -30,10 +30,12 @@ def reference(data: bytes, media_type: str) -> ArtifactRef:
     return ArtifactRef(sha256(data).hexdigest(), len(data), media_type, preview.rstrip("\ufffd"))
 
 
-def named_in(body: bytes) -> Iterator[tuple[str, str]]:
+def named_in(body: bytes) -> Iterable[tuple[str, str]]:
     """Digest and media type of each artifact that a stored body names."""
-    if b'"artifact"' not in body:  # nearly all bodies; 0.1 µs a kilobyte
-        return
+    return _references(body) if b'"artifact"' in body else ()  # nearly no body; 0.1 µs a kilobyte
+
+
+def _references(body: bytes) -> Iterator[tuple[str, str]]:
     for found in _REFERENCE.finditer(body):
         yield found["digest"].decode(), msgspec.json.decode(found["type"], type=str)
 

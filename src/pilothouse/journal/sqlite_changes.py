@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, final
 import apsw
 import msgspec
 
-from ..core.canonical import encode
+from ..core.canonical import encode, settled
 from ..errors import (
     DuplicateConflict,
     FenceConflict,
@@ -92,13 +92,13 @@ class Changes:
         self.moved: dict[str, int] = {}
         self.purged = False
         self._clock = clock
-        self._connection: apsw.Connection | None = None
+        self._db: apsw.Connection
         self._owned: dict[str, set[str]] = {}  # runs by owner, of those that were claimed here
         self._left: deque[str] = deque()  # owners to be forgotten in a commit that is made anyway
 
     def connect(self, connection: apsw.Connection) -> None:
         """Says where to write."""
-        self._connection = connection
+        self._db = connection
 
     # Runs
 
@@ -129,7 +129,7 @@ class Changes:
             *_summary_values(summary),
         )
         try:
-            body = encode(spec)
+            _, body = settled(spec)  # as it was registered, so that nothing is to be looked for in it
             self._run("add_spec", no, body)
             self._add_facts(no, run_id, records)
             self._note_blobs(no, [body, *[record.body for record in records]])
@@ -236,7 +236,7 @@ class Changes:
     def _count(self, run_id: str, records: Sequence[Record], head: Head) -> None:
         self.facts += len(records)
         self.appends += 1
-        self.bytes += sum(len(record.body) for record in records)
+        self.bytes += sum([len(record.body) for record in records])
         self.moved[run_id] = head.seq
 
     # Ownership
@@ -382,11 +382,6 @@ class Changes:
         self._run("remove_run", no)
 
     # Statements
-
-    @property
-    def _db(self) -> apsw.Connection:
-        assert self._connection is not None
-        return self._connection
 
     def _run(self, name: str, *values: Any) -> None:
         self._db.execute(SQL[name], values)

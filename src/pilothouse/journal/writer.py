@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, final
 from weakref import WeakSet
@@ -249,14 +249,13 @@ class GroupWriter:
 
     def _take(self, jobs: list[_Job]) -> None:
         """Adds what is queued, within bounds."""
-        size = sum(job.size for job in jobs)
-        with suppress(Empty):
-            while not self._stopping and len(jobs) < BATCH_JOBS and size < BATCH_BYTES:
-                if (job := self._queue.get_nowait()) is None:
-                    self._stopping = True
-                else:
-                    jobs.append(job)
-                    size += job.size
+        size = sum([job.size for job in jobs])
+        while not (self._queue.empty() or self._stopping) and len(jobs) < BATCH_JOBS and size < BATCH_BYTES:
+            if (job := self._queue.get_nowait()) is None:
+                self._stopping = True
+            else:
+                jobs.append(job)
+                size += job.size
 
 
 def _final_error(text: str) -> JournalUnavailable:
