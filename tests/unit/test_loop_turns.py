@@ -27,7 +27,7 @@ from pilothouse.events import (
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig, RetryPolicy
 from pilothouse.messages import Message, Model, Text, Usage
-from pilothouse.responses import ModelSettings, StreamEnd
+from pilothouse.responses import ModelSettings, StreamEnd, TextDelta
 from pilothouse.testing import Hold, LoopRig, Meter, ScriptedProvider, StepClock
 from pilothouse.testing.scripted import Cut, call, failure, texts, thought
 
@@ -54,6 +54,15 @@ def rig(*scripts: Any, config: LoopConfig | None = None, **options: Any) -> Loop
 
 
 # Shape
+
+
+async def test_texts_that_take_turns_are_told_where_they_go_on() -> None:
+    """RC-20: the offset of a piece is that of its own text, whichever was told before it, on any port."""
+    pieces = [TextDelta(0, "one "), TextDelta(1, "two "), TextDelta(0, "more"), TextDelta(1, "and more")]
+    run = rig(pieces)
+    assert await run.run() == Completed()
+    told = [(body.index, body.offset, body.text) for body in run.told if isinstance(body, TextTold)]
+    assert told == [(0, 0, "one "), (1, 0, "two "), (0, 4, "more"), (1, 4, "and more")]
 
 
 async def test_a_text_answer_is_these_facts_and_deltas_in_this_order() -> None:

@@ -250,7 +250,7 @@ class _Teller:
     def __init__(self, assembly: Assembly, port: RunPort) -> None:
         self._assembly = assembly
         self._tell = port.tell
-        self._flow: Callable[[str, int], Say] = getattr(port, "flow", None) or partial(_flow, port.tell)
+        self._flow: Callable[[str, int], Say] = getattr(port, "flow", None) or partial(_flow, port.tell, {})
         self._block: object = _unopened
         self._grow: Say = _unopened
         self._say: Say = _unopened
@@ -272,14 +272,13 @@ class _Teller:
             self._tell(ResponseStream(assembly.message_id, event.response_id, event.model))
 
 
-def _flow(tell: Callable[[DeltaBody], object], message_id: str, index: int) -> Say:
-    """For a port that knows no shorter way."""
-    offset = 0
+def _flow(tell: Callable[[DeltaBody], object], ends: dict[int, int], message_id: str, index: int) -> Say:
+    """For a port that knows no shorter way; `ends` has how long each text of the message is, since they may take turns."""
 
     def say(text: str) -> None:
-        nonlocal offset
+        offset = ends.get(index, 0)
         tell(TextTold(message_id, index, text, offset))
-        offset += len(text)
+        ends[index] = offset + len(text)
 
     return say
 
