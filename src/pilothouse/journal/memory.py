@@ -126,6 +126,8 @@ class _Run:
         end = seq + len(records)
         if [*ids.values()] != [*range(seq + 1, end + 1)]:
             raise ValueError(f"records {[*ids.values()]} where {seq + 1} comes next")
+        if self._packed:  # an end was thought to be the last
+            self._facts, self._ids, self._packed = self.facts, self.ids, b""
         self._ids.update(ids)
         self._facts += records
         self.head = Head(end, records[-1].chain)

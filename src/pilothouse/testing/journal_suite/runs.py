@@ -174,6 +174,11 @@ class RunChecks(Opens):
         head = await journal.head("run-1")
         assert head is not None
         assert (head.head, head.summary.state) == (run.head, "terminal")
+        late = run.seal(Noted("late", {}))  # no rule of ours lets it come, but a store has no rules
+        await run.append(journal, late)
+        assert await all_records(journal, "run-1") == [*whole, *late]
+        assert await journal.find("run-1", late[0].event_id) == late[0]
+        assert (await journal.verify("run-1")).problems == ()
 
     @check
     async def test_an_event_id_stands_for_one_content(self, journal: Journal) -> None:
