@@ -33,7 +33,7 @@ from ..errors import (
 )
 from ..events import ContinuityLost, Lane, RequestClosed, ViolationRecorded
 from ..records import Appended, Draft, Head, Record
-from .agenda import Agenda, weakly
+from .agenda import Agenda, Line, weakly
 from .inline import inline
 from .port import resolve
 from .timing import RESERVED_FACTS, RunLimits, RunTiming
@@ -121,12 +121,24 @@ class Desk:
 
     Attributes:
         append: the journal's append in a plain call, for one that answers at once.
+        late: writers whose append may take too long by then.
         take: the journal's `hand_over`, where it has one.
         room: how much one run may hold.
         turn: one for all, where nobody ever waits for it: of a journal that answers at once.
     """
 
-    __slots__ = ("agenda", "append", "clock", "immediate", "journal", "room", "take", "timing", "turn")
+    __slots__ = (
+        "agenda",
+        "append",
+        "clock",
+        "immediate",
+        "journal",
+        "late",
+        "room",
+        "take",
+        "timing",
+        "turn",
+    )
 
     def __init__(
         self, journal: Journal, clock: Clock, agenda: Agenda, timing: RunTiming, limits: RunLimits
@@ -135,6 +147,7 @@ class Desk:
         self.clock = clock
         self.agenda = agenda
         self.timing = timing
+        self.late = Line(agenda, timing.append_alarm, Writer.watch)
         self.immediate = journal.immediate
         self.append: Callable[..., Appended] = getattr(journal, "append_now", None) or partial(
             _appended, journal
@@ -440,7 +453,7 @@ class Writer:
             self._began = self._desk.clock.monotonic()
         if not self._watched and not self._desk.immediate:
             self._watched = True
-            self._desk.agenda.after(self._desk.timing.append_alarm, weakly(self._watch))
+            self._desk.late.add(self)
 
     def _end_try(self) -> None:
         self._began = None
@@ -449,8 +462,8 @@ class Writer:
             self.stalled = False
             self._owner.stalled(False)
 
-    def _watch(self) -> None:
-        """Sounds the alarm for an append that takes too long; one entry in the agenda, however many appends there are."""
+    def watch(self) -> None:
+        """Sounds the alarm for an append that takes too long; looked for once, however many appends there are meanwhile."""
         self._watched = False
         if self._began is None or self.stalled:
             return
@@ -459,7 +472,7 @@ class Writer:
             self._stall("no answer")
         else:
             self._watched = True
-            self._desk.agenda.after(self._desk.timing.append_alarm - waited, weakly(self._watch))
+            self._desk.agenda.after(self._desk.timing.append_alarm - waited, weakly(self.watch))
 
     def _stall(self, why: object) -> None:
         if not self.stalled:
