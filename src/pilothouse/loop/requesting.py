@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from operator import is_
 from typing import Final, final
 
 import msgspec
@@ -185,7 +186,8 @@ class Requests:
         """What a request has besides its messages; encoded once for as long as it stays the same."""
         work = self._work
         now = (work.model, work.system_prompt, work.tools.digest, settings)
-        if self._head_of is None or any(a is not b for a, b in zip(now, self._head_of, strict=True)):
+        known = self._head_of
+        if known is None or not all(map(is_, now, known)):
             self._head_of, self._head_bytes = now, _encode(now)
         return self._head_bytes
 

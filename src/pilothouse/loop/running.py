@@ -61,6 +61,7 @@ class Running:
         self._context = context
         self._bench = bench
         self._future: asyncio.Future[Any] | None = None
+        self._on_end: Callable[[object], object] | None = None  # called once
 
     def enter(self, on_end: Callable[[object], object]) -> None:
         """Enters the function; `on_end` is called when it has ended.
@@ -71,9 +72,9 @@ class Running:
         entered, key = self._bench.entered, self.ready.key
         earlier = entered.get(key)
         if earlier is None:
+            self._on_end = on_end
             self._future = entered[key] = self._begin()
-            self._future.add_done_callback(self._left)
-            self._future.add_done_callback(on_end)
+            self._future.add_done_callback(self._done)
             return
         shared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._future = shared
@@ -89,6 +90,16 @@ class Running:
         shared.add_done_callback(lambda _: on_end(self) if self._future is shared else None)
         earlier.add_done_callback(ended)
 
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._left(future)
+        self.tell_end()
+
+    def tell_end(self) -> None:
+        """Its function has ended, or does in this very step."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
+
     def _left(self, future: asyncio.Future[Any]) -> None:
         """Its end is nobody's to share any more."""
         if self._bench.entered.get(self.ready.key) is future:
@@ -99,7 +110,7 @@ class Running:
         work = tool.bind(self.ready.values, context)
         if tool.is_async:
             loop = asyncio.get_running_loop()
-            return loop.create_task(_call(work, context), name=f"tool {tool.name}")
+            return loop.create_task(_call(self, work, context), name=f"tool {tool.name}")
         token = current.set(context)
         try:
             return self._bench.threads.run(work)
@@ -169,6 +180,8 @@ class Running:
         """
         self._bench.resources.give_back(self.ready.resource)
         self._context.close(tell=True)
+        assert self._future is not None
+        self._left(self._future)  # before its callback: the same call may be made once more now
         ended = self._end()
         if ended.error is None:
             return self._returned(ended.value)
@@ -254,6 +267,9 @@ def is_call(task: asyncio.Task[Any]) -> bool:
     return getattr(task.get_coro(), "cr_code", None) is _call.__code__
 
 
-async def _call(work: Callable[[], Any], context: ToolContext[Any]) -> Any:
+async def _call(running: Running, work: Callable[[], Any], context: ToolContext[Any]) -> Any:
     current.set(context)
-    return await work()
+    try:
+        return await work()
+    finally:
+        running.tell_end()  # not by a callback of the task: who waits is woken a pass of the loop earlier
