@@ -100,6 +100,38 @@ async def test_who_hands_over_is_told_in_the_pass_that_hears_of_it() -> None:
         writer.hand_over(lambda: 4, 0, fail)
 
 
+def test_who_stops_the_loop_keeps_nothing_from_the_others() -> None:
+    """JR-6: a second interrupt in the middle of a batch: whoever ends the loop does not wait for ever."""
+    store = NotingStore()
+    told: list[object] = []
+
+    def stop(_result: object, _error: BaseException | None) -> None:
+        raise KeyboardInterrupt
+
+    async def main(writer: GroupWriter) -> None:
+        store.gate.clear()
+        first = writer.submit(lambda: 0)
+        await asyncio.to_thread(store.begun.wait)
+        writer.hand_over(lambda: 1, 0, stop)
+        writer.hand_over(lambda: 2, 0, lambda result, _error: told.append(result))
+        store.gate.set()
+        await first
+        await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    writer = GroupWriter(store, "test")
+    work = loop.create_task(main(writer))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(work)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(work)
+    assert told == [2]
+    loop.run_until_complete(writer.aclose())
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
 async def test_what_arrives_meanwhile_is_committed_together() -> None:
     """JR-11: one transaction for all that waits; alone, one commits at once."""
     store = NotingStore()

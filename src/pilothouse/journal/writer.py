@@ -275,13 +275,16 @@ def _deliver(jobs: list[_Job]) -> None:
 
 
 def _complete(jobs: list[_Job]) -> None:
-    for job in jobs:
+    for place, job in enumerate(jobs):
         try:
             job.tell(job.result, job.error)
         except Exception as error:  # noqa: BLE001 - the others of the batch are told all the same
             job.loop.call_exception_handler(
                 {"message": "who was told of a commit failed", "exception": error}
             )
+        except BaseException:  # it stops the loop: the others are told once that goes on, to end
+            job.loop.call_soon(_complete, jobs[place + 1 :])
+            raise
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
