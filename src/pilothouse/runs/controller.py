@@ -482,7 +482,10 @@ class RunController:
                     return RunResult(away, await self.inspect(run_id), settled=False)
             if live is None or through_unknown or live.released:
                 await self._wait_following(run_id, through_unknown=through_unknown)
-            state, view = await self._fleet.seen(run_id)
+            if live is not None and live.state.phase is Phase.TERMINAL:  # it may have left memory meanwhile
+                state, view = self._fleet.seen_live(live)
+            else:
+                state, view = await self._fleet.seen(run_id)
             if state.outcome is not None:  # with its whole text; a view is bounded
                 return RunResult(state.outcome, view)
             if (unknown := view.unknown) is not None and not through_unknown:

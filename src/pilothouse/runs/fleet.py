@@ -223,16 +223,24 @@ class Fleet:
         """A run's fold and its bounded view."""
         live = self.live.get(run_id)
         if live is not None and (not live.over or live.state.phase is Phase.TERMINAL):
-            # Memory is never behind the journal while we own the run, and an end is final.
-            registration, state, fence = live.registration, live.state, live.writer.fence
-            owner: Ownership = "none" if live.over else "stalled" if live.writer.stalled else "here"
-        else:
-            head = await self.head(run_id)
-            registration, state, fence = head.registration, await self.refold(head.registration), head.fence
-            owner = self.ownership(head)
+            return self.seen_live(live)
+        head = await self.head(run_id)
+        state = await self.refold(head.registration)
+        return state, self._view(head.registration, state, head.fence, self.ownership(head))
+
+    def seen_live(self, live: LiveRun) -> tuple[RunState, RunView]:
+        """The same of one that is live here or has its end.
+
+        Memory is never behind the journal while we own the run, and an end is final.
+        """
+        owner: Ownership = "none" if live.over else "stalled" if live.writer.stalled else "here"
+        state = live.state
+        return state, self._view(live.registration, state, live.writer.fence, owner)
+
+    def _view(self, registration: Registration, state: RunState, fence: int, owner: Ownership) -> RunView:
         controllable = self.why_not(registration) is None
         descriptor = self.described.descriptor if controllable else None
-        return state, view(state, registration, fence=fence, ownership=owner, descriptor=descriptor)
+        return view(state, registration, fence=fence, ownership=owner, descriptor=descriptor)
 
     def parks(self, registration: Registration) -> bool:
         """Whether a run at rest that nobody drives goes on as it is: its facts are all there is (RC-50)."""

@@ -262,7 +262,10 @@ class Starter:
         fleet = self._fleet
         spec = registration.spec
         try:
-            guess = await self._check_thread(spec, expect_head)
+            if expect_head is UNSET and fleet.described.descriptor.thread_reuse == "sequential":
+                guess: str | Unset | None = self._last_here(spec)
+            else:
+                guess = await self._check_thread(spec, expect_head)
         except Unsupported as refusal:
             return await self._registered_before(registration, refusal)
         if len(fleet.live) - len(fleet.finished) >= fleet.limits.max_live_runs:
@@ -354,8 +357,7 @@ class Starter:
     async def _check_thread(self, spec: RunSpec, expect_head: str | Unset | None) -> str | Unset | None:
         """Refuses a run that the runtime cannot have beside another one of its thread (RC-35).
 
-        Returns the head that the thread must have. Where nobody said it, that is what is known of the thread here: the
-        store compares anyway, so that a guess saves a read, and a wrong one is told as a conflict.
+        Returns the head that the thread must have.
         """
         fleet = self._fleet
         reuse = fleet.described.descriptor.thread_reuse
@@ -366,15 +368,25 @@ class Starter:
             if page.items and page.items[0].run_id != spec.run_id:
                 raise Unsupported("the runtime takes one run a thread", "thread_busy")
             return expect_head
-        live = fleet.threads.get(spec.thread_id)
-        if live is not None and not live.over and live.run_id != spec.run_id:
-            raise _busy(live.run_id, spec)
-        known = None if live is None or live.released or live.run_id == spec.run_id else live.run_id
+        known = self._last_here(spec)
         if expect_head is UNSET:
             return known
         if expect_head != known:
             await self._check_last(spec, expect_head)
         return expect_head
+
+    def _last_here(self, spec: RunSpec) -> str | None:
+        """The last run of a thread as far as it is known here, where it lets another one pass.
+
+        Where nobody said what the head must be it is this: the store compares anyway, so that a guess saves a read, and a
+        wrong one is told as a conflict.
+        """
+        live = self._fleet.threads.get(spec.thread_id)
+        if live is None:
+            return None
+        if not live.over and live.run_id != spec.run_id:
+            raise _busy(live.run_id, spec)
+        return None if live.released or live.run_id == spec.run_id else live.run_id
 
     async def _check_last(self, spec: RunSpec, last: str | Unset | None) -> None:
         """Of the runs that are not live here only the last can be, elsewhere or at rest: it let nobody pass either."""
