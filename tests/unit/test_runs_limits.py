@@ -272,3 +272,42 @@ async def test_ended_and_lost_runs_leave_memory_whole() -> None:
         assert [ref() for ref in gone if ref() is not None] == []
         assert len(asyncio.all_tasks()) <= 2
         assert (await runs.inspect("r30")).status == "unknown"
+
+
+@pytest.mark.parametrize("last", [RunEnded(Completed()), Leave()])
+async def test_a_run_that_is_over_can_be_subscribed_to_and_publishes_nothing(journal, last) -> None:
+    """RC-62, RC-63: whether it still is in memory or not, a subscription that comes too late is empty."""
+    runtime = ScriptedRuntime(TurnStarted(1), TurnEnded(1), last)
+    async with RunController(runtime, journal=journal) as runs:
+        run = await runs.start(spec())
+        await run.wait()
+        await runs.join("r1")
+        async with await run.subscribe() as late:
+            assert [item async for item in late] == []
+            assert late.last_seq == (await run.events())[-1].seq
+
+
+async def test_what_is_over_and_cannot_leave_memory_yet_is_not_counted_as_live() -> None:
+    """RC-73, RC §3.12: a follower that stays, or a task that goes on, takes no place of a run that could begin."""
+    clock, hold = StepClock(), Hold()
+    hold.deaf = True
+    runtime = ScriptedRuntime(TurnStarted(1), END, hold)
+    timing = RunTiming(keep_finished=10, stop_grace=1, kill_grace=1)
+    async with RunController(runtime, clock=clock, timing=timing, limits=RunLimits(max_live_runs=1)) as runs:
+        await (await runs.start(spec("deaf"))).wait()
+        for _ in range(20):
+            await clock.advance(1)
+        assert (runs.stats().live, runs.stats().finished, runs.stats().zombies) == (0, 1, 1)
+        hold.release()
+        await (await runs.start(spec("next"))).wait()
+        for _ in range(20):
+            await clock.advance(1)
+        assert (runs.stats().live, runs.stats().finished) == (0, 0)
+        follower = await (await runs.start(spec("followed"))).subscribe()
+        for _ in range(20):
+            await clock.advance(1)
+        assert (runs.stats().live, runs.stats().finished) == (0, 1)
+        await follower.aclose()
+        for _ in range(20):
+            await clock.advance(1)
+        assert (runs.stats().live, runs.stats().finished) == (0, 0)

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from pilothouse.commands import Answer, Command, InputAnswer, Request
+from pilothouse.commands import Answer, Cancel, Command, InputAnswer, Request
 from pilothouse.errors import OwnedElsewhere, RecoveryMismatch, Unsupported
 from pilothouse.events import (
+    Cancelled,
     Completed,
     ContinuityRestored,
     Noted,
@@ -443,3 +444,17 @@ def _start(run_id: str):
     from pilothouse.records import Start
 
     return Start(spec(run_id), (), "", "b", "", 1, "")
+
+
+async def test_a_stop_that_takes_a_lost_run_up_is_acknowledged_as_it_is_recorded() -> None:
+    """RC-29, RC-53: also where the run is over and out of memory before its command is answered."""
+    async with RunController(ScriptedRuntime(TurnStarted(1), Leave())) as runs:
+        run = await runs.start(spec())
+        assert isinstance((await run.wait()).outcome, Unknown)
+        await runs.join("r1")
+        command = Command("c1", "r1", Cancel("enough"))
+        ack = await runs.command(command)
+        assert (ack.state, ack.code) == ("applied", "")
+        assert (await run.wait()).outcome == Cancelled("enough", "user")
+        again = await runs.command(command)
+        assert (again.state, again.code, again.duplicate) == ("applied", "", True)

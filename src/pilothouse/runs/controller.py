@@ -40,7 +40,7 @@ from .inline import inline
 from .live import LiveRun
 from .ordering import Orders
 from .recovering import Recovery
-from .ring import Observer, Subscription
+from .ring import Observer, Ring, Subscription
 from .starting import Starter
 from .timing import RunLimits, RunStats, RunTiming
 
@@ -229,10 +229,10 @@ class RunController:
         return found if limit is None else found[:limit]
 
     async def subscribe(self, run_id: str) -> Subscription:
-        """What is published after this returned; call `events` after it, not before (RC-63).
+        """What is published after this returned; call `events` after it, not before (RC-63). Of a run that is over: nothing.
 
         Raises:
-            RunNotFound, OwnedElsewhere: nothing is published here; use `stream`.
+            RunNotFound, OwnedElsewhere: what it does is not published here; use `stream`.
         """
         if run_id in self._fleet.starting:
             await self._fleet.settled(run_id)
@@ -241,7 +241,11 @@ class RunController:
         live = self._fleet.live.get(run_id) or self._fleet.mirror(run_id)
         if live is None:
             head = await self._fleet.head(run_id)
-            raise OwnedElsewhere(run_id, head.owner or "nobody")
+            if head.summary.state not in ("terminal", "unknown") or head.owner_alive:
+                raise OwnedElsewhere(run_id, head.owner or "nobody")
+            over = Ring(1, 1, run_id, head.head.seq)
+            over.close()
+            return Subscription(run_id, over, head.head.seq, lambda _: None)
         return self._subscribe(live)
 
     def _subscribe(self, live: LiveRun | Mirror) -> Subscription:

@@ -408,16 +408,19 @@ class Fleet:
         self.zombies += 1
 
     def evict(self, live: LiveRun) -> None:
-        """Lets go of a run that is over, unless somebody follows it."""
-        self.finished.pop(live.run_id, None)
+        """Lets go of a run that is over, unless somebody follows it or its task goes on."""
+        run_id = live.run_id
         if self.threads.get(thread_id := live.registration.spec.thread_id) is live:
             del self.threads[thread_id]
-        if self.live.get(live.run_id) is live:
-            if live.followers or live.zombie:
-                self._evictions.add(live)
-            else:
-                del self.live[live.run_id]
-                live.forget()
+        if self.live.get(run_id) is not live:
+            return  # gone already, or live again
+        self.finished.pop(run_id, None)
+        if live.followers or (live.zombie and live.task is not None and not live.task.done()):
+            self.finished[run_id] = live  # looked at again, behind the others
+            self._evictions.add(live)
+        else:
+            del self.live[run_id]
+            live.forget()
 
     def _keep_leases(self) -> None:
         if not self._renewing:

@@ -96,10 +96,16 @@ class Orders:
             stop = _stop_facts(command, command_digest)
         if not await self._revive(command.run_id, stop):
             return _refused(command, "recovery_failed")
-        live = fleet.live[command.run_id]
-        if command.id in live.state.commands:  # the stop was recorded with the restore
-            return live.state.commands[command.id].ack(command.run_id)
+        live = fleet.live.get(command.run_id)
+        state = await self._now(command.run_id) if live is None else live.state
+        if command.id in state.commands:  # the stop was recorded with the restore
+            return state.commands[command.id].ack(command.run_id)
+        if live is None:  # it was over at once
+            return _refused(command, "ended" if state.phase is Phase.TERMINAL else "unknown")
         return await self._admit(live, command, command_digest, limit)
+
+    async def _now(self, run_id: str) -> RunState:
+        return await self._fleet.state(await self._fleet.head(run_id))
 
     async def _post(
         self, head: RunHead, state: RunState, command: Command, command_digest: str, limit: float | None
@@ -182,7 +188,7 @@ class Orders:
         except (RunError, Unsupported) as error:
             logger.warning("run %s was not recovered for a command: %s", run_id, error)
             return False
-        return run_id in self._fleet.live
+        return True
 
     def cancel_nowait(self, command: Command) -> bool:
         """Stops a run that is live here at once: the stop acts before it is durable, and is recorded first (AC-122).
