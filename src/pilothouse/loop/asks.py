@@ -147,6 +147,11 @@ class Asks:
     def _expiry(self, seconds: float | None) -> int | None:
         return None if seconds is None else self._work.clock.time_ms() + round(seconds * 1000)
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is something to be asked."""
+        return bool(self._to_open)
+
     async def ask_all(self) -> None:
         """Opens what is to be asked, together; durable on return.
 

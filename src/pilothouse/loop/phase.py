@@ -65,6 +65,11 @@ class Phase:
         self._running: list[Running] = []
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
         self._entrance = Entrance(work, bench, self._asks, self._wakeup, self._refuse)
+        # For all batches: what rings between two of them only lets the next one look around once more.
+        self._take_backs = (
+            work.scope.on_cancel(self._wakeup.ring),
+            work.port.commands.on_arrival(self._arrived),
+        )
 
     async def run(self, message: Message, *, steered: bool) -> None:
         """Gives every call of a message its result and adds the results to the context.
@@ -77,10 +82,6 @@ class Phase:
             Stopped: the run is being stopped; what had started has its result, the rest is recorded as not run.
         """
         self._calls, self._checker.message = message.tool_calls, message
-        take_backs = (
-            self._work.scope.on_cancel(self._wakeup.ring),
-            self._work.port.commands.on_arrival(self._arrived),
-        )
         if self._work.port.commands.peek("answer") is not None:
             self._wakeup.ring()  # received before this attachment, and never answered
         try:
@@ -94,8 +95,6 @@ class Phase:
             for running in self._running:  # only where the run was lost in between
                 running.ask("detached", 0.0)
                 running.abandon()
-            for take_back in take_backs:
-                take_back()
             await self._watch.stop()
         self._work.check_stop()
         self._guards.batch_over(self._calls, self._work.finished)
@@ -137,7 +136,8 @@ class Phase:
             if as_ready:
                 await self._asks.ask_all()
                 await self._start()
-        await self._asks.ask_all()
+        if self._asks.asks:
+            await self._asks.ask_all()
 
     async def _check(self, index: int, call: ToolCall) -> None:
         known = self._work.past_calls.get(call.call_id)
@@ -222,7 +222,8 @@ class Phase:
             return
         for item in chosen:
             self._running.append(self._entrance.enter(item, yielding=self._watch.fired))
-        await self._asks.settle(self._ready)
+        if self._ready:
+            await self._asks.settle(self._ready)
 
     # While they run
 
@@ -332,8 +333,10 @@ class Phase:
 
     def close(self) -> None:
         """Ends its use; no cycle is left for the collector."""
+        for take_back in self._take_backs:
+            take_back()
         self._alarm.stop()  # left armed between batches: most never need it, and one timer serves them all
-        del self._asks, self._watch, self._alarm, self._entrance
+        del self._asks, self._watch, self._alarm, self._entrance, self._take_backs
 
     def _yield(self) -> None:
         """Steering has arrived: whoever runs is asked to hand over, and the policy may want more (LP-25, LP-26)."""
