@@ -107,6 +107,18 @@ async def test_a_registration_that_fails_leaves_nothing(tmp_path: Path) -> None:
         assert (await journal.verify()).problems == ()
 
 
+async def test_a_goodbye_is_about_what_was_asked_for_before_it(tmp_path: Path) -> None:
+    """RC-49, JR-2: a registration that is not durable yet when its owner leaves is nobody's in the end."""
+    async with SQLiteJournal(tmp_path / "j.db") as journal:
+        registering = asyncio.ensure_future(SampleRun().store(journal))
+        await asyncio.sleep(0)
+        await journal.release(claim_by().owner)
+        await registering
+        head = await journal.head("run-1")
+        assert head is not None
+        assert (head.owner, head.owner_alive) == (None, None)
+
+
 async def test_one_run_alone_commits_each_append(tmp_path: Path) -> None:
     """JR-11, JR-27: no timer: an idle journal commits at once."""
     async with SQLiteJournal(tmp_path / "j.db") as journal:

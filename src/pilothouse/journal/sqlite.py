@@ -189,8 +189,9 @@ class SQLiteJournal:
 
     async def release(self, owner: Owner, run_id: str | None = None) -> None:
         """Gives up one run, or all of an owner; the fence stays. Who owns nothing waits for nothing."""
-        self._access.writer.check_open()
-        if run_id is not None or not self._changes.leave(owner):
+        writer = self._access.writer
+        writer.check_open()
+        if run_id is not None or not writer.idle or not self._changes.leave(owner):
             await self._access.write(partial(self._changes.release, owner, run_id))
 
     # Artifacts

@@ -134,7 +134,6 @@ class Changes:
             self._add_facts(no, run_id, records)
             self._note_blobs(no, [body, *[record.body for record in records]])
             if claim is not None:
-                self.forget_left()
                 self._lease(claim, run_id)
         except BaseException as error:
             if undoable(error):
@@ -271,9 +270,10 @@ class Changes:
         self.forget_long_gone()
 
     def leave(self, owner: Owner) -> bool:
-        """Forgets an owner that owns nothing with the next registration; False if it owns something. From any thread.
+        """Forgets an owner that owns nothing with the next claim; False if it owns something.
 
-        Nobody has to wait for that: all that it changes is who is known to have been here.
+        To be called where all that was handed over is done, from any thread. Nobody has to wait for that: all that it
+        changes is who is known to have been here.
         """
         if owner.id in self._owned:
             return False
@@ -295,6 +295,7 @@ class Changes:
         self._run("forget_owners", self._clock.now_ms() - OWNER_KEPT_MS)
 
     def _lease(self, claim: ClaimRequest, run_id: str) -> None:
+        self.forget_left()  # it may be back itself
         owner = claim.owner
         until_ms, slack_ms = claim.now_ms + claim.ttl_ms, claim.ttl_ms // LEASE_SLACK
         self._run("lease", owner.id, owner.machine, owner.pid, owner.started, until_ms, slack_ms)

@@ -115,6 +115,7 @@ class GroupWriter:
         self._queue: SimpleQueue[_Job | None] = SimpleQueue()
         self._lock = Lock()  # orders "handed over" against "closed": nothing is queued behind the stop
         self._thread: Thread | None = None
+        self._handed = self._done = 0  # pieces of work, under the lock and on the thread
         self._closed = False
         self._stopping = False  # on the thread: the stop was met, what was taken with it is the last batch
         self._pid = os.getpid()
@@ -123,6 +124,11 @@ class GroupWriter:
     def waiting(self) -> int:
         """Pieces of work that no transaction has taken yet."""
         return self._queue.qsize()
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was handed over is done."""
+        return self._done == self._handed
 
     @property
     def closed(self) -> bool:
@@ -148,6 +154,7 @@ class GroupWriter:
         with self._lock:
             self._check_closed()
             self._queue.put(_Job(work, size, loop, tell))
+            self._handed += 1
             if self._thread is None:
                 self._start()
 
@@ -219,6 +226,7 @@ class GroupWriter:
                     self._take(jobs)
                     for job in jobs:
                         job.result, job.error = None, error
+                self._done += len(jobs)
                 _deliver(jobs)
                 del jobs, first
                 self._store.settle(idle=self._queue.empty())

@@ -62,6 +62,19 @@ class OwnershipChecks(Opens):
         assert [head and (head.owner, head.fence) for head in heads] == [(None, 1), ("owner-1", 1)]
 
     @check
+    async def test_who_said_goodbye_can_come_back(self, journal: Journal) -> None:
+        """RC-49: a goodbye of who owned nothing is about nothing that is claimed after it."""
+        await SampleRun().store(journal)
+        await journal.release(claim_by("owner-1").owner, "run-1")
+        await journal.release(claim_by("owner-2").owner)
+        await journal.claim("run-1", claim_by("owner-2"))
+        await SampleRun("run-2").store(journal)
+        await raises(OwnedElsewhere, journal.claim("run-1", claim_by("owner-1")))
+        head = await journal.head("run-1")
+        assert head is not None
+        assert (head.owner, head.owner_alive) == ("owner-2", True)
+
+    @check
     async def test_only_the_owner_can_release(self, journal: Journal) -> None:
         """RC-49: a fenced owner's goodbye changes nothing."""
         for number in range(3):
