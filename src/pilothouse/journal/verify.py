@@ -62,20 +62,27 @@ class _RunCheck:
 
     async def run(self) -> None:
         """Raises JournalCorrupt at the first thing that is not what was stored."""
-        head = await self._journal.head(self._run_id)
-        if head is None:
-            raise JournalCorrupt(self._run_id, 0, "there is no such run")
+        head = await self._head()
         registration = head.registration
         if digest_of(registration.spec) != registration.spec_digest:
             raise JournalCorrupt(self._run_id, 0, "the specification does not match its digest")
         self._state.chain = chain_start(self._run_id, registration.spec_digest)
-        more = True
-        while more:
+        while True:
             page = await self._journal.read(self._run_id, after=self.facts)
             for record in page.records:
+                if self.facts == head.head.seq:  # it goes on meanwhile, or this should not be there
+                    self._check_head(head)
+                    head = await self._head()
                 await self._check(record)
-            more = page.more
+            if not page.records or (not page.more and self.facts >= head.head.seq):
+                break
         self._check_head(head)
+
+    async def _head(self) -> RunHead:
+        head = await self._journal.head(self._run_id)
+        if head is None:
+            raise JournalCorrupt(self._run_id, 0, "there is no such run")
+        return head
 
     async def _check(self, record: Record) -> None:
         seq = self.facts + 1
