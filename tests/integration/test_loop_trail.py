@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 
 from pilothouse.events import ModelRequested, Noted
 from pilothouse.loop.agent import AgentLoop
+from pilothouse.loop.subagent import agent_tool
 from pilothouse.messages import Image, Message, Model, Text, Usage
 from pilothouse.records import Parent, RunSpec
-from pilothouse.responses import ModelRequest, ProviderEvent, StreamEnd, TextDelta
+from pilothouse.responses import ModelRequest, ProviderEvent, StreamEnd, TextDelta, ToolCallDelta
 from pilothouse.runs.controller import RunController
 from pilothouse.testing import ScriptedProvider
 from pilothouse.testing.scripted import call
@@ -110,5 +112,32 @@ async def test_the_bytes_of_media_go_with_their_run() -> None:
         for number in range(1, 6):
             await ask(number)
         assert tracemalloc.get_traced_memory()[0] < 2 * size
+    finally:
+        tracemalloc.stop()
+
+
+async def test_what_a_sub_agent_was_asked_goes_with_its_run() -> None:
+    """LP-35, RC-73: its thread will not go on, so nothing is kept for a next run of it."""
+    size = 200_000
+
+    class Asks(Forgetful):
+        async def stream(self, request: ModelRequest, /) -> AsyncIterator[ProviderEvent]:
+            if request.messages[-1].role == "tool":
+                yield TextDelta(0, "thanks")
+                yield StreamEnd("complete")
+            else:
+                task = '{"task": "' + request.messages[-1].text * size + '"}'
+                yield ToolCallDelta(0, "c1", "scout", task)
+                yield StreamEnd("tool_calls")
+
+    scout = agent_tool(AgentLoop(Forgetful()), name="scout", description="Looks around.")
+    loop = AgentLoop(Asks(), tools=[scout])
+    assert (await loop.ask("a")).text == "thanks"
+    tracemalloc.start()
+    try:
+        for word in "bcdefgh":
+            assert (await loop.ask(word)).text == "thanks"
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 4 * size
     finally:
         tracemalloc.stop()

@@ -207,6 +207,15 @@ class AgentLoop:
         await Turns(work, self._bench, self._handoffs).drive(Step.OPEN)
         self._trails.keep(work.thread_id, work.trail)
 
+    async def run_alone(self, start: Start, port: RunPort, /) -> None:
+        """`run` in a thread that will not go on: nothing is kept for its next run.
+
+        Raises:
+            StartRefused: as of `run`.
+        """
+        await self.run(start, port)
+        self._trails.forget(start.spec.thread_id)
+
     async def resume(self, start: Start, port: RunPort, /) -> None:
         """Goes on from the facts alone: what is known is not done again (LP-49)."""
         work = self._work(start, port)
@@ -265,10 +274,9 @@ class AgentLoop:
         port = MemoryPort(start, self._clock)
         port.attended = False
         try:
-            await self.run(start, port)
+            await self.run_alone(start, port)
         except StartRefused as refusal:
             raise UsageError(str(refusal)) from refusal
-        self._trails.forget(run_id)
         return _result(port, spec, self.config.model, self._output)
 
 

@@ -175,7 +175,7 @@ async def _in_memory(loop: AgentLoop, spec: RunSpec, ctx: ToolContext[Any]) -> t
     port = MemoryPort(start, loop.clock, told=voice.count)
     port.wrote = voice.see
     port.attended = False
-    running = asyncio.ensure_future(loop.run(start, port))
+    running = asyncio.ensure_future(loop.run_alone(start, port))
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:
