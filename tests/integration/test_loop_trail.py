@@ -117,7 +117,7 @@ async def test_the_bytes_of_media_go_with_their_run() -> None:
 
 
 async def test_what_a_sub_agent_was_asked_goes_with_its_run() -> None:
-    """LP-35, RC-73: its thread will not go on, so nothing is kept for a next run of it."""
+    """RC-73: its thread will not go on, so nothing is kept for a next run of it."""
     size = 200_000
 
     class Asks(Forgetful):

@@ -311,3 +311,17 @@ async def test_what_is_over_and_cannot_leave_memory_yet_is_not_counted_as_live()
         for _ in range(20):
             await clock.advance(1)
         assert (runs.stats().live, runs.stats().finished) == (0, 0)
+
+
+async def test_who_follows_a_run_that_nothing_is_kept_of_does_not_keep_the_process_busy() -> None:
+    """RC-73: with `keep_finished=0`, what still is followed is looked at now and then, not without a pause."""
+    clock = StepClock()
+    timing = RunTiming(keep_finished=0)
+    async with RunController(ScriptedRuntime(TurnStarted(1), END), clock=clock, timing=timing) as runs:
+        follower = await (await runs.start(spec(), until="accepted")).subscribe()
+        assert (await runs.run("r1").wait()).outcome == Completed()
+        await clock.advance(5)
+        assert runs.stats().finished == 1
+        await follower.aclose()
+        await clock.advance(5)
+        assert runs.stats().finished == 0

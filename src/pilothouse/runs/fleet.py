@@ -55,6 +55,10 @@ KEPT_FINISHED = 256
 """Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
 
 
+LOOK_AGAIN_S = 1.0
+"""A run that cannot leave memory yet is looked at no more often, however short `keep_finished` is."""
+
+
 def _evict_of(found: ref[Fleet], live: LiveRun) -> None:
     """Lets go of an ended run; what the fleet has due does not keep the fleet."""
     if (fleet := found()) is not None:
@@ -103,7 +107,9 @@ class Fleet:
         self.clock = clock
         self.new_id = new_id
         self.agenda = Agenda(clock)
-        self._evictions = Line(self.agenda, timing.keep_finished, partial(_evict_of, ref(self)))
+        evict = partial(_evict_of, ref(self))
+        self._evictions = Line(self.agenda, timing.keep_finished, evict)
+        self._lingering = Line(self.agenda, max(timing.keep_finished, LOOK_AGAIN_S), evict)
         self.paths = Paths(journal)
         # What a live run looks up here (`live.House`).
         self.desk = Desk(journal, clock, self.agenda, timing, limits)
@@ -417,7 +423,7 @@ class Fleet:
         self.finished.pop(run_id, None)
         if live.followers or (live.zombie and live.task is not None and not live.task.done()):
             self.finished[run_id] = live  # looked at again, behind the others
-            self._evictions.add(live)
+            self._lingering.add(live)
         else:
             del self.live[run_id]
             live.forget()
