@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import Generic, TypeVar
-from weakref import WeakMethod, ref
+from weakref import ref
 
 from ..clock import call_later
 from ..contracts import Clock
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 def weakly(method: Action) -> Action:
     """The same action, without keeping alive whose method it is: what is gone by then has nothing due."""
-    found = WeakMethod(method)
+    found, do = ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def action() -> Coroutine[object, object, object] | None:
         alive = found()
-        return None if alive is None else alive()
+        return None if alive is None else do(alive)
 
     return action
 
@@ -66,6 +66,11 @@ class Agenda:
         self._anchor = _Anchor(self)
         self._jobs: set[asyncio.Task[object]] = set()
         self._closed = False
+
+    def __del__(self) -> None:
+        """Nobody holds it any more: the event loop need not wait for its time."""
+        if self._take_back is not None:
+            self._take_back()
 
     def after(self, seconds: float, action: Action) -> None:
         """Does `action` in so many seconds, unless the agenda is closed by then."""
@@ -166,7 +171,7 @@ class Line(Generic[T]):
             self._waiting.append((due, ref(item)))
         else:
             self._waiting = deque([(due, ref(item))])
-            self._agenda.after(self._seconds, self._due)
+            self._agenda.after(self._seconds, weakly(self._due))
 
     def _due(self) -> None:
         now, waiting = self.clock.monotonic(), self._waiting
@@ -175,6 +180,6 @@ class Line(Generic[T]):
             if (item := found()) is not None:
                 self._agenda.do(partial(self._action, item))
         if waiting:
-            self._agenda.after(waiting[0][0] - now, self._due)
+            self._agenda.after(waiting[0][0] - now, weakly(self._due))
         else:
             self._waiting = None

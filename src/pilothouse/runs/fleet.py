@@ -34,7 +34,7 @@ from ..records import (
     RunView,
     Start,
 )
-from .agenda import Agenda, Line
+from .agenda import Agenda, Line, weakly
 from .history import Paths, first_chain
 from .inline import inline
 from .live import LiveRun
@@ -431,7 +431,7 @@ class Fleet:
     def _keep_leases(self) -> None:
         if not self._renewing:
             self._renewing = True
-            self.agenda.after(self.timing.lease / 3, self._renew)
+            self.agenda.after(self.timing.lease / 3, weakly(self._renew))
 
     async def _renew(self) -> None:
         """One statement for all runs of this controller (RC-78)."""
