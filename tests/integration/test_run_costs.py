@@ -286,6 +286,8 @@ async def test_a_conversation_that_nobody_holds_leaves_nothing_for_the_collector
             await reply.aclose()
             with pytest.raises(DeadReply):
                 reply.update_state({"a": 1})
+            del reply
+            assert gc.collect() == 0
     finally:
         gc.enable()
 
