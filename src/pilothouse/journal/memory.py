@@ -220,7 +220,7 @@ class MemoryJournal:
     def append_now(
         self, run_id: str, records: Sequence[Record], *, expected: Head, fence: int, summary: RunSummary
     ) -> Appended:
-        """`append` without a coroutine; see `runs.writer`. 0.7 µs for one record."""
+        """`append` without a coroutine; see `runs.writer`. 2 µs for one record."""
         if self._closed:
             raise _closed("append")
         if (run := self._runs.get(run_id)) is None:
