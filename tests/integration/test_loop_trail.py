@@ -6,12 +6,23 @@ import gc
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
+
 from pilothouse.events import ModelRequested, Noted
+from pilothouse.journal import MemoryJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.subagent import agent_tool
 from pilothouse.messages import Image, Message, Model, Text, Usage
 from pilothouse.records import Parent, RunSpec
-from pilothouse.responses import ModelRequest, ProviderEvent, StreamEnd, TextDelta, ToolCallDelta
+from pilothouse.responses import (
+    BlockEnded,
+    ModelRequest,
+    ProviderEvent,
+    ReasoningDelta,
+    StreamEnd,
+    TextDelta,
+    ToolCallDelta,
+)
 from pilothouse.runs.controller import RunController
 from pilothouse.testing import ScriptedProvider
 from pilothouse.testing.scripted import call
@@ -141,3 +152,30 @@ async def test_what_a_sub_agent_was_asked_goes_with_its_run() -> None:
         assert tracemalloc.get_traced_memory()[0] < 4 * size
     finally:
         tracemalloc.stop()
+
+
+async def test_what_a_model_said_is_sent_again_in_the_same_bytes_in_every_later_run() -> None:
+    """LP-41, PV-13: the prefix of a request stays as it was, also after a restart, so that a provider's cache is hit."""
+    sent: list[list[bytes]] = []
+
+    def seen(request: ModelRequest) -> str:
+        sent.append([msgspec.json.encode(message) for message in request.messages])
+        return "said"
+
+    thinking = BlockEnded(0, raw={"type": "thinking", "signature": "s", "data": {"z": 1, "a": 2}})
+    asked = [
+        ReasoningDelta(0, "hm"),
+        thinking,
+        ToolCallDelta(1, "c1", "add", '{"b": 2, "a": 1}', "c1"),
+        BlockEnded(1, provider_data={"z": "1", "y": [{"k": 1, "j": 2}]}),
+    ]
+    provider = ScriptedProvider(asked, seen, seen, seen)
+    journal = MemoryJournal()
+    for number, parent in enumerate((None, "r1", "r2"), 1):
+        async with RunController(AgentLoop(provider, tools=[add]), journal=journal) as runs:  # a restart each
+            question = Message(f"q{number}", "user", (Text("and?"),))
+            spec = RunSpec(f"r{number}", "t", (question,), parent=None if parent is None else Parent(parent))
+            assert (await (await runs.start(spec)).wait()).view.status == "completed"
+    assert [len(messages) for messages in sent] == [3, 5, 7]
+    assert sent[1][:3] == sent[0]
+    assert sent[2][:5] == sent[1]

@@ -28,6 +28,7 @@ from pilothouse.core.canonical import (
     encode,
     misshapen,
     normal,
+    ordered,
     readable,
     scrub,
     seal,
@@ -568,3 +569,19 @@ def test_a_value_is_settled_as_it_reads_back() -> None:
         with pytest.raises(NotJSON) as caught:
             settled(odd)
         assert caught.value.path == path
+
+
+@given(JSON)
+def test_ordered_json_is_written_as_it_is_read_back(value: object) -> None:
+    """RC-3, PV-13: the same value, with the keys of every object in canonical order."""
+    found = ordered(value)
+    assert found == value
+    assert msgspec.json.encode(found) == encode(value)
+
+
+def test_what_is_too_deep_to_be_stored_is_left_as_it_is() -> None:
+    """RC-3: it is refused where it is to be stored, not here."""
+    deep: object = {"b": 1, "a": 2}
+    for _ in range(3 * MAX_DEPTH):
+        deep = {"b": deep, "a": []}
+    assert ordered(deep) == deep

@@ -28,7 +28,7 @@ from ..responses import (
     ToolCallDelta,
     UsageUpdate,
 )
-from .canonical import MAX_DEPTH, NotJSON, check
+from .canonical import MAX_DEPTH, NotJSON, check, ordered
 from .unicode import clean_json
 
 Told: TypeAlias = TextTold | ReasoningTold | ArgumentsTold
@@ -75,7 +75,7 @@ class _ReasoningBlock(_Block):
             return Reasoning(text) if text else None
         if not text and end.raw is None and end.provider_data is None:
             return None
-        return Reasoning(text, end.raw, tag, end.redacted, _tagged(end.provider_data, tag))
+        return Reasoning(text, ordered(end.raw), tag, end.redacted, _tagged(end.provider_data, tag))
 
 
 class _CallBlock(_Block):
@@ -110,7 +110,7 @@ class _CallBlock(_Block):
         data = dict(self.ended.provider_data) if self.ended and self.ended.provider_data else {}
         if self.wire_id is not None and self.wire_id != self.call_id:
             data["wire_id"] = self.wire_id
-        return ToolCall(self.call_id, self.name, value, raw, why, _tagged(data or None, tag))
+        return ToolCall(self.call_id, self.name, ordered(value), raw, why, _tagged(data or None, tag))
 
 
 class Assembly:
@@ -358,7 +358,9 @@ def judge_object(value: dict[str, JSON]) -> tuple[dict[str, JSON], str | None]:
 
 def _tagged(data: JSON, tag: str) -> JSON:
     """What goes back only to its own kind of provider says whose it is."""
-    return data if data is None or not tag else {**data, "tag": tag}
+    if data is None:
+        return None
+    return ordered({**data, "tag": tag} if tag else data)
 
 
 def _refuse(constant: str) -> None:

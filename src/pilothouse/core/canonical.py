@@ -173,6 +173,18 @@ def scrub(value: T) -> T:
     return value
 
 
+def ordered(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """JSON with its keys as they will be read back: whoever sends it again sends the same bytes, also after a restart.
+
+    What is nested deeper than can be stored stays as it is.
+    """
+    if type(value) is dict and depth:
+        return {key: ordered(value[key], depth - 1) for key in sorted(value)}
+    if type(value) is list and depth:
+        return [ordered(item, depth - 1) for item in value]
+    return value
+
+
 # The stored body of a fact
 
 
