@@ -199,6 +199,38 @@ async def test_leaving_early_closes_the_connection() -> None:
     assert [event async for event in response] == []
 
 
+class Stubborn:
+    """A stream that cannot be closed: `aclose` raises, at once or when it is awaited."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        self._at_once = at_once
+        self._events = iter([TextDelta(0, "a"), StreamEnd("complete")])
+
+    def __aiter__(self) -> Stubborn:
+        return self
+
+    async def __anext__(self) -> ProviderEvent:
+        return next(self._events)
+
+    def aclose(self) -> Any:
+        if self._at_once:
+            raise OSError("no")
+
+        async def late() -> None:
+            raise OSError("no")
+
+        return late()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_stream_that_cannot_be_closed_does_not_fail_its_reader(at_once: bool) -> None:
+    """PV-3: the adapter's fault is logged; the answer that was read stands."""
+    seen: list[ProviderEvent] = []
+    async with opened(Plain(lambda: Stubborn(at_once=at_once))) as response:
+        await response.each(seen.append)
+    assert seen[-1] == StreamEnd("complete")
+
+
 async def test_leaving_under_wait_for_closes_the_connection() -> None:
     """PV-3, [161]"""
     hold = Hold()

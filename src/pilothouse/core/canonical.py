@@ -269,8 +269,7 @@ def seal(
             raise NotJSON(error.path.removeprefix("data."), error.why) from error
         fact, event_id, causation, source = stored.data, stored.event_id, stored.causation, stored.source
     body_digest = sha256(body).hexdigest()
-    # `chain_next`, without the call.
-    chain = sha256((_LINK % (previous, seq, at_ms, lane, fence, body_digest)).encode()).hexdigest()
+    chain = chain_next(previous, seq, at_ms, lane, fence, body_digest)
     return Record(
         run_id, seq, at_ms, lane, fence, event_id, fact, body_digest, chain, body, causation, source
     )

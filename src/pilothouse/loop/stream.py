@@ -396,8 +396,8 @@ class Response:
         close = getattr(self._stream, "aclose", None)
         if close is None:
             return
-        closing = close()
         try:  # one that has nothing to wait for is closed by its first step: there is nothing to bound
+            closing = close()
             waits_for = closing.send(None)
         except StopIteration:
             return

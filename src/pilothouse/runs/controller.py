@@ -523,8 +523,9 @@ class RunController:
         if self._closing is None:
             loop = asyncio.get_running_loop()
             if self._fleet.idle and self._dispatched is None:  # nothing is waited for
+                inline(self._aclose(timeout))
                 self._closing = loop.create_future()
-                self._closing.set_result(inline(self._aclose(timeout)))
+                self._closing.set_result(None)
             else:
                 self._closing = loop.create_task(self._aclose(timeout))
         await asyncio.shield(self._closing)

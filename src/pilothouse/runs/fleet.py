@@ -54,7 +54,6 @@ PRIORITY = "dispatch/priority"
 KEPT_FINISHED = 256
 """Ended runs in memory, whatever `keep_finished` says: a host that ends thousands a second stays small."""
 
-
 LOOK_AGAIN_S = 1.0
 """A run that cannot leave memory yet is looked at no more often, however short `keep_finished` is."""
 
