@@ -38,11 +38,12 @@ class Run:
                 self.text(flows=False)
             case _:
                 for _ in range(self.rng.randrange(1, 2 * PACK)):
-                    goes_on = bool(self.told) and self.same(self.told[-1])
-                    self.text(flows=goes_on)
+                    self.text(flows=self.goes_on())
 
-    def same(self, item: Item) -> bool:
-        return isinstance(item, Delta) and getattr(item.body, "message_id", "") == f"m{self.message}"
+    def goes_on(self) -> bool:
+        """Whether what was told last, facts aside, is of this text."""
+        last = next((item for item in reversed(self.told) if isinstance(item, Delta)), None)
+        return last is not None and getattr(last.body, "message_id", "") == f"m{self.message}"
 
     def facts(self, count: int) -> None:
         fresh = [record(self.seq + each + 1) for each in range(count)]
@@ -169,3 +170,19 @@ def test_text_that_was_read_is_packed() -> None:
     kept = [part for part in run.ring._old if isinstance(part, Packed)]
     assert sum(map(len, kept)) + len(run.ring.items) + 1 >= run.ring.end - run.ring.first >= 256
     assert len(kept) <= 500 / PACK
+
+
+def test_text_between_facts_is_packed() -> None:
+    """RC-72, RC-75: so it is where facts stand between its pieces, as those that save what a slow model has said so far."""
+    run = Run(random.Random(1), Ring(256, 1 << 30, "r1"))
+    run.text(flows=False)
+    for _ in range(60):
+        for _ in range(20):
+            run.text(flows=True)
+            assert len(run.ring.items) < PACK + KEEP
+        run.facts(1)
+    ring = run.ring
+    loose = [item for part in ring._old if not isinstance(part, Packed) for item in part]
+    pieces = sum(map(len, ring._old)) + len(ring.items)
+    assert [ring.take(number) for number in range(ring.first, ring.end)] == run.told[ring.first :]
+    assert sum(isinstance(item, Delta) for item in loose) <= pieces / 20

@@ -25,10 +25,13 @@ RECORD_BYTES = 200
 """What a record takes besides its body, about."""
 
 PACK: Final = 48
-"""So many pieces of text are packed at once …"""
+"""So many items become old at once …"""
 
 KEEP: Final = 8
 """… and so many are left as they are: a reader that keeps up finds what it reads there."""
+
+WORTH: Final = 4
+"""So many pieces of one text in a row are fewer bytes packed than not."""
 
 Observer = Callable[[Item], None]
 
@@ -81,6 +84,7 @@ class Ring:
 
     __slots__ = (
         "_bytes",
+        "_flowed",
         "_flows_from",
         "_limit",
         "_limit_bytes",
@@ -108,7 +112,8 @@ class Ring:
         self._limit_bytes = limit_bytes
         self._look_at = min(PACK + KEEP, 2 * limit)
         self._bytes = 0
-        self._flows_from = 0  # from this number on there is nothing but pieces of one text
+        self._flows_from = 0  # from this number on there is nothing but pieces of one text …
+        self._flowed: list[tuple[int, int]] = []  # … and between these, in `items`
         self._waiters: list[Waiter] = []
         self.first = 0
         self.start = 0
@@ -122,6 +127,8 @@ class Ring:
     def append(self, item: Item, size: int) -> None:
         """Publishes an item of about `size` bytes and wakes who waits."""
         items = self.items
+        if len(items) + self.start - self._flows_from >= WORTH:
+            self._flowed.append((self._flows_from, self.start + len(items)))
         items.append(item)
         if type(item) is Record:
             self.seq = item.seq
@@ -157,6 +164,8 @@ class Ring:
 
     def extend(self, records: Sequence[Record]) -> None:
         """Publishes the records of one append: the same as one by one, for a third of it."""
+        if self.end - self._flows_from >= WORTH:
+            self._flowed.append((self._flows_from, self.end))
         self.items += records
         self.seq = records[-1].seq
         self._flows_from = self.start + len(self.items)
@@ -169,29 +178,36 @@ class Ring:
     def _look(self) -> None:
         """Packs text, and drops the oldest items when they are too many: what an item costs does not grow with them."""
         count = len(self.items)
-        flows_at = self._flows_from - self.start  # its place in `items`
-        flows_at = max(flows_at, 0)
-        if count - flows_at >= PACK + KEEP:
-            self._pack(flows_at, count - KEEP)
-            flows_at, count = 0, KEEP
+        if count >= PACK + KEEP:
+            self._pack(count - KEEP)
+            count = KEEP
         kept = self.start + count - self.first
         if kept >= 2 * self._limit or self._bytes > self._limit_bytes:
             self._trim()
             self._look()
             return
-        room = 2 * self._limit - kept  # until there are too many
-        self._look_at = min(flows_at + PACK + KEEP, count + room)
+        self._look_at = min(PACK + KEEP, count + 2 * self._limit - kept)
 
-    def _pack(self, at: int, end: int) -> None:
-        """Packs the text between these two places; what stands in front of it is old from now on, too."""
-        items, start = self.items, self.start
-        if at:
-            self._old.append(items[:at])
-            self._old_from.append(start)
-        self._old.append(Packed(items[at:end]))  # type: ignore[arg-type]
-        self._old_from.append(start + at)
-        del items[:end]
-        self.start = start + end
+    def _pack(self, count: int) -> None:
+        """Makes the first `count` items old: what flows as its text, what stands between as it is."""
+        end = self.start + count
+        at = self.start
+        for begin, over in (*self._flowed, (self._flows_from, end)):
+            begin, over = max(begin, at), min(over, end)
+            if over - begin >= WORTH:
+                self._put_away(at, begin)
+                self._put_away(begin, over, flows=True)
+                at = over
+        self._put_away(at, end)
+        self._flowed = [(begin, over) for begin, over in self._flowed if over > end]
+        del self.items[:count]
+        self.start = end
+
+    def _put_away(self, begin: int, end: int, *, flows: bool = False) -> None:
+        if begin < end:
+            items = self.items[begin - self.start : end - self.start]
+            self._old.append(Packed(items) if flows else items)  # type: ignore[arg-type]
+            self._old_from.append(begin)
 
     def _trim(self) -> None:
         """Drops about half, so that the cost of an item does not depend on how many are kept."""
@@ -205,6 +221,7 @@ class Ring:
         if self.first >= self.start:
             del self.items[: self.first - self.start]
             self.start = self.first
+            self._flowed = [flowed for flowed in self._flowed if flowed[1] > self.first]
             self._old, self._old_from = [], []
         else:
             gone = bisect_right(self._old_from, self.first) - 1
@@ -238,7 +255,7 @@ class Ring:
     def clear(self) -> None:
         """Drops what is kept: nobody reads here any more."""
         self.first = self.start = self.end
-        self.items = []
+        self.items, self._flowed = [], []
         self._old, self._old_from = [], []
         self._bytes = 0
 
