@@ -63,6 +63,20 @@ async def cut_off(connection: asyncpg.Connection) -> None:
     )
 
 
+async def listens(dsn: str, schema: str = "pilothouse") -> None:
+    """Returns once the server has somebody who listens for commits in this schema."""
+    asking = await asyncpg.connect(dsn)
+    try:
+        async with asyncio.timeout(20):
+            while not await asking.fetchval(
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND query LIKE $1",
+                f"%{schema}_moved%",
+            ):
+                await asyncio.sleep(0.001)
+    finally:
+        await asking.close()
+
+
 @pytest.mark.parametrize("schema", ["", "Upper", "a-b", 'x"; drop schema public', "1a", "a" * 64])
 def test_a_schema_is_a_plain_name(schema: str) -> None:
     """JR-21: it is written into statements."""
@@ -272,8 +286,7 @@ async def test_a_killed_server_loses_nothing(mortal_server: PostgresServer) -> N
         await run.store(journal)
         await run.add(journal, 5)
         waiting = asyncio.create_task(journal.changed("run-1", 6, timeout=60))
-        while journal._watch._listener is None:
-            await asyncio.sleep(0.001)
+        await listens(mortal_server.dsn)
         await asyncio.to_thread(mortal_server.stop, hard=True)
         records = run.notes(3)
         for _ in range(2):
@@ -294,8 +307,7 @@ async def test_another_process_is_woken_by_a_notification(journal: PostgresJourn
     await run.store(journal)
     async with PostgresJournal(shared_dsn(), schema=schema) as follower:
         waiting = asyncio.create_task(follower.changed("run-1", 1, timeout=30))
-        while follower._watch._listener is None:
-            await asyncio.sleep(0.001)
+        await listens(shared_dsn(), schema)
         loop = asyncio.get_running_loop()
         began = loop.time()
         await run.add(journal)

@@ -51,6 +51,7 @@ from .catalog_sql import conditions
 from .chain import chained, check_head, check_tail, linked, record_page
 from .postgres_appends import FACT_COLUMNS, Appends, Offer, columns_of, fact_values, fault_of, head_behind
 from .postgres_link import Link
+from .postgres_notify import Notifications
 from .postgres_relay import PostgresRelay
 from .postgres_watch import LoopWatch
 from .threads import key_of, next_revision, page_of, place_of
@@ -85,11 +86,12 @@ class PostgresJournal:
     def __init__(self, dsn: str, *, schema: str = "pilothouse", pool_size: int = 8) -> None:
         self._link = Link(dsn, schema, pool_size)
         self._sql = self._link.sql
-        self._watch = LoopWatch(self._link)
+        self._notifications = Notifications(self._link)
+        self._watch = LoopWatch(self._link, self._notifications)
         self._appends = Appends(self._link, self._watch.moved)
         self._writing: set[asyncio.Task[Any]] = set()
         self.threads: ThreadStore = PostgresThreads(self._link)
-        self._relay = PostgresRelay(self._link)
+        self._relay = PostgresRelay(self._link, self._notifications)
         self.relay: Relay | None = self._relay
 
     async def open(self) -> Self:
@@ -368,6 +370,7 @@ class PostgresJournal:
             await asyncio.wait(self._writing)
         await self._watch.aclose()
         await self._relay.aclose()
+        await self._notifications.aclose()
         await self._link.aclose()
 
     async def __aenter__(self) -> Self:

@@ -7,10 +7,8 @@ for the disk, so that a batch is as large as the server is slow; nothing of this
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import Any, Final, final
 
@@ -22,14 +20,10 @@ from ..errors import CommandConflict, JournalError, RunNotFound
 from ..records import Owner
 from .postgres_appends import columns_of
 from .postgres_link import Link, close_quietly
-
-logger = logging.getLogger("pilothouse.journal")
+from .postgres_notify import Notifications
 
 LOOK_S: Final = 1.0
 """Seconds between two looks for answers that nobody announced."""
-
-RETRY_S: Final = 0.5
-"""Seconds until listening is tried again where the connection was lost."""
 
 KEPT_MS: Final = 20_000
 """How long deltas are kept."""
@@ -42,10 +36,10 @@ CARE_S: Final = 5.0
 class PostgresRelay:
     """Implements `cluster.Relay` over the connections of a journal."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, notifications: Notifications) -> None:
         self._link = link
         self._sql = link.sql
-        self._ears = Ears(link)
+        self._notifications = notifications
         self._telling = _Own(link)
         self._asked: dict[tuple[str, str], set[asyncio.Future[bytes]]] = {}
         self._answers: asyncio.Task[None] | None = None
@@ -63,7 +57,7 @@ class PostgresRelay:
         if not row[0]:
             raise CommandConflict(run_id, command_id)
         if row[1] is None:
-            await self._notify("inbox")
+            await self._notifications.notify("inbox")
         answer: bytes | None = row[1]
         return answer
 
@@ -86,7 +80,7 @@ class PostgresRelay:
     async def _look(self) -> None:
         """Looks for the answers that somebody here waits for, when told to and now and then."""
         woken = asyncio.Event()
-        forget = self._ears.on("answered", woken.set)
+        forget = self._notifications.on("answered", woken.set)
         try:
             while self._asked:
                 with suppress(JournalError):
@@ -111,19 +105,19 @@ class PostgresRelay:
     async def answer(self, run_id: str, command_id: str, answer: bytes) -> None:
         """Answers a command; the first answer stays."""
         await self._change("answer", run_id, command_id, answer)
-        await self._notify("answered")
+        await self._notifications.notify("answered")
 
     # Deltas
 
     async def follow(self, node: str, run_ids: Collection[str], *, ttl_ms: int) -> None:
         """Says that this process wants the deltas of these runs for so long."""
         await self._change("follow", list(run_ids), node, ttl_ms)
-        await self._notify("inbox")
+        await self._notifications.notify("inbox")
 
     async def tell(self, told: Sequence[Told]) -> None:
         """Sends deltas, and says so."""
         columns = columns_of([(item.run_id, item.fence, item.n, item.body) for item in told], 4)
-        await self._telling.execute(self._sql["tell"], *columns, self._ears.channel("told"))
+        await self._telling.execute(self._sql["tell"], *columns, self._notifications.channel("told"))
         if monotonic() - self._cared_at > CARE_S:
             self._cared_at = monotonic()
             await self._telling.execute(self._sql["forget_told"], KEPT_MS)
@@ -162,20 +156,14 @@ class PostgresRelay:
 
     def on_signal(self, signal: Signal, callback: Callable[[], object]) -> Callable[[], None]:
         """Calls back when there may be something new."""
-        return self._ears.on(signal, callback)
+        return self._notifications.on(signal, callback)
 
     async def aclose(self) -> None:
         """Ends its tasks and connections."""
         if self._answers is not None:
             self._answers.cancel()
             await asyncio.wait((self._answers,))
-        await self._ears.aclose()
         await self._telling.aclose()
-
-    async def _notify(self, word: str) -> None:
-        with suppress(JournalError):  # others look now and then anyway
-            channel = self._ears.channel(word)
-            await self._link.read(lambda db: db.execute("SELECT pg_notify($1, '')", channel))
 
     async def _rows(self, name: str, *values: Any) -> Sequence[Any]:
         found: Sequence[Any] = await self._link.read(lambda db: db.fetch(self._sql[name], *values))
@@ -183,76 +171,6 @@ class PostgresRelay:
 
     async def _change(self, name: str, *values: Any) -> None:
         await self._link.write(lambda db: db.execute(self._sql[name], *values), single=True)
-
-
-@final
-class Ears:
-    """One connection that listens, for any number of words; it comes back by itself when it was lost."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._callbacks: dict[str, list[Callable[[], object]]] = {}
-        self._listening: asyncio.Task[None] | None = None
-        self._more = asyncio.Event()
-
-    def channel(self, word: str) -> str:
-        """The channel of a word in this schema."""
-        return f"{self._link.schema}_{word}"
-
-    def on(self, word: str, callback: Callable[[], object]) -> Callable[[], None]:
-        """Calls back at each notification, and whenever some may have been missed."""
-        self._callbacks.setdefault(word, []).append(callback)
-        self._more.set()
-        if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen(), name="pilothouse-relay-listens")
-
-        def take_back() -> None:
-            if callback in self._callbacks.get(word, ()):
-                self._callbacks[word].remove(callback)
-
-        return take_back
-
-    async def aclose(self) -> None:
-        """Listens no more."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait((self._listening,))
-
-    async def _listen(self) -> None:
-        while True:
-            connection: asyncpg.Connection | None = None
-            try:
-                connection = await self._link.connect()
-                lost = asyncio.Event()
-                connection.add_termination_listener(lambda _, lost=lost: lost.set())
-                await self._hear(connection, lost)
-            except (JournalError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                logger.debug("listening is tried again: %s", error)
-            finally:
-                if connection is not None:
-                    await close_quietly(connection)
-            await asyncio.sleep(RETRY_S)
-
-    async def _hear(self, connection: asyncpg.Connection, lost: asyncio.Event) -> None:
-        """Until the connection is lost; words that are asked for meanwhile are listened for too."""
-        heard: set[str] = set()
-        gone = asyncio.ensure_future(lost.wait())
-        try:
-            while not lost.is_set():
-                self._more.clear()
-                for word in [word for word in self._callbacks if word not in heard]:
-                    heard.add(word)
-                    await connection.add_listener(self.channel(word), partial(self._call, word))
-                    self._call(word)  # what was said before it listened
-                more = asyncio.ensure_future(self._more.wait())
-                await asyncio.wait((more, gone), return_when=asyncio.FIRST_COMPLETED)
-                more.cancel()
-        finally:
-            gone.cancel()
-
-    def _call(self, word: str, *_: object) -> None:
-        for callback in tuple(self._callbacks.get(word, ())):
-            callback()
 
 
 @final

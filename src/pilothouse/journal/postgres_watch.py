@@ -1,8 +1,7 @@
 """Waking who waits for a run in Postgres: by our own commits at once, by other processes' through NOTIFY.
 
-A notification carries no data: it says "look". It is sent off the write path, at most every few milliseconds, because
-NOTIFY inside a writing transaction makes all writers of a database wait for each other. Where LISTEN does not work (a
-pooler in transaction mode), looking now and then does.
+A notification is sent off the write path, at most every few milliseconds, because NOTIFY inside a writing transaction
+makes all writers of a database wait for each other.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Final, final
 
-import asyncpg
-
 from ..errors import JournalError, RunNotFound
-from .postgres_link import Link, close_quietly
+from .postgres_link import Link
+from .postgres_notify import Notifications
 
 GATHER_S: Final = 0.01
 """How long a wake-up waits for others to go with it."""
@@ -31,15 +29,15 @@ SLOW_POLL_S: Final = 2.0
 class LoopWatch:
     """Waiters of one event loop."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, notifications: Notifications) -> None:
         self._link = link
-        self._channel = f"{link.schema}_moved"
+        self._notifications = notifications
         self._waiters: dict[str, set[tuple[int, asyncio.Future[int]]]] = {}
         self._notified = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._untold = False
-        self._listener: asyncpg.Connection | None = None
+        self._listens = False
         self._unasked: dict[str, list[asyncio.Future[int]]] = {}
         self._asking: asyncio.Task[None] | None = None
 
@@ -53,11 +51,13 @@ class LoopWatch:
         entry = (after, future)
         self._waiters.setdefault(run_id, set()).add(entry)
         try:
-            known = await self._ask(
-                run_id
-            )  # after the waiter stands in the list, so nothing is missed between
+            # After the waiter stands in the list, so nothing is missed between.
+            known = await self._ask(run_id)
             if known > after:
                 return known
+            if not self._listens:
+                self._listens = True
+                self._notifications.on("moved", self._notified.set)
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self._look(), name="pilothouse-journal-watch")
             await asyncio.wait((future,), timeout=timeout)
@@ -76,7 +76,7 @@ class LoopWatch:
             self._telling = asyncio.create_task(self._tell(), name="pilothouse-journal-notify")
 
     async def aclose(self) -> None:
-        """Tells what is untold, then ends its tasks and its connection."""
+        """Tells what is untold, then ends its tasks."""
         if self._telling is not None:
             await asyncio.wait((self._telling,))
         if self._asking is not None:
@@ -84,8 +84,6 @@ class LoopWatch:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait((self._looking,))
-        if self._listener is not None:
-            await close_quietly(self._listener)
 
     def _wake(self, seqs: Mapping[str, int]) -> None:
         for run_id, seq in seqs.items():
@@ -127,12 +125,11 @@ class LoopWatch:
         while self._untold:
             await asyncio.sleep(GATHER_S)
             self._untold = False
-            with suppress(JournalError):  # others look now and then anyway
-                await self._link.read(lambda db: db.execute("SELECT pg_notify($1, '')", self._channel))
+            await self._notifications.notify("moved")
 
     async def _look(self) -> None:
         while self._waiters:
-            poll = SLOW_POLL_S if await self._listens() else POLL_S
+            poll = SLOW_POLL_S if self._notifications.hears("moved") else POLL_S
             with suppress(TimeoutError):
                 async with asyncio.timeout(poll):
                     await self._notified.wait()
@@ -140,20 +137,6 @@ class LoopWatch:
             self._notified.clear()
             with suppress(JournalError):
                 self._wake(await self._seqs(self._waiters))
-
-    async def _listens(self) -> bool:
-        if self._listener is not None and not self._listener.is_closed():
-            return True
-        try:
-            self._listener = await self._link.connect()
-            await self._listener.add_listener(self._channel, self._note)
-        except (JournalError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-            return False
-        self._notified.set()  # what moved before it listened
-        return True
-
-    def _note(self, *_notification: object) -> None:
-        self._notified.set()
 
 
 __all__ = ["LoopWatch"]
