@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
+from operator import itemgetter
 from typing import Generic, TypeVar
 from weakref import ref
 
@@ -23,6 +24,7 @@ logger = logging.getLogger("pilothouse.runs")
 
 Action = Callable[[], Coroutine[object, object, object] | None]
 T = TypeVar("T")
+_when = itemgetter(0)
 
 
 def weakly(method: Action) -> Action:
@@ -56,6 +58,18 @@ class Agenda:
 
     An action is quick and synchronous, or returns a coroutine, which runs as a task that the agenda holds.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_anchor",
+        "_closed",
+        "_heap",
+        "_jobs",
+        "_numbers",
+        "_take_back",
+        "_wake_at",
+        "clock",
+    )
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -150,6 +164,8 @@ class Line(Generic[T]):
     It keeps none of them alive: what is gone by then has nothing due.
     """
 
+    __slots__ = ("__weakref__", "_action", "_agenda", "_seconds", "_waiting", "clock")
+
     def __init__(
         self,
         agenda: Agenda,
@@ -160,26 +176,24 @@ class Line(Generic[T]):
         self.clock = agenda.clock
         self._seconds = inf if seconds is None else seconds
         self._action = action
-        self._waiting: deque[tuple[float, ref[T]]] | None = None  # where nothing waits: 0.8 kB
+        self._waiting: list[tuple[float, ref[T]]] = []
 
     def add(self, item: T) -> None:
         """The action is due for it, in the line's time from now on."""
         if self._seconds == inf:
             return
         due = self.clock.monotonic() + self._seconds
-        if self._waiting is not None:
-            self._waiting.append((due, ref(item)))
-        else:
-            self._waiting = deque([(due, ref(item))])
+        if not self._waiting:
             self._agenda.after(self._seconds, weakly(self._due))
+        self._waiting.append((due, ref(item)))
 
     def _due(self) -> None:
         now, waiting = self.clock.monotonic(), self._waiting
-        while waiting and waiting[0][0] <= now:
-            _, found = waiting.popleft()
+        over = bisect_right(waiting, now, key=_when)
+        due = waiting[:over]
+        del waiting[:over]
+        if waiting:  # before anything is done: that may add to the line
+            self._agenda.after(waiting[0][0] - now, weakly(self._due))
+        for _, found in due:
             if (item := found()) is not None:
                 self._agenda.do(partial(self._action, item))
-        if waiting:
-            self._agenda.after(waiting[0][0] - now, weakly(self._due))
-        else:
-            self._waiting = None

@@ -190,24 +190,25 @@ class Ring:
 
     def _pack(self, count: int) -> None:
         """Makes the first `count` items old: what flows as its text, what stands between as it is."""
-        end = self.start + count
-        at = self.start
-        for begin, over in (*self._flowed, (self._flows_from, end)):
-            begin, over = max(begin, at), min(over, end)
-            if over - begin >= WORTH:
-                self._put_away(at, begin)
-                self._put_away(begin, over, flows=True)
-                at = over
-        self._put_away(at, end)
-        self._flowed = [(begin, over) for begin, over in self._flowed if over > end]
-        del self.items[:count]
-        self.start = end
-
-    def _put_away(self, begin: int, end: int, *, flows: bool = False) -> None:
-        if begin < end:
-            items = self.items[begin - self.start : end - self.start]
-            self._old.append(Packed(items) if flows else items)  # type: ignore[arg-type]
+        items, start = self.items, self.start
+        at, end = start, start + count
+        for stretch in (*self._flowed, (self._flows_from, end)):
+            begin, over = max(stretch[0], at), min(stretch[1], end)
+            if over - begin < WORTH:
+                continue
+            if at < begin:
+                self._old.append(items[at - start : begin - start])
+                self._old_from.append(at)
+            self._old.append(Packed(items[begin - start : over - start]))  # type: ignore[arg-type]
             self._old_from.append(begin)
+            at = over
+        if at < end:
+            self._old.append(items[at - start : count])
+            self._old_from.append(at)
+        if self._flowed:
+            self._flowed = [stretch for stretch in self._flowed if stretch[1] > end]
+        del items[:count]
+        self.start = end
 
     def _trim(self) -> None:
         """Drops about half, so that the cost of an item does not depend on how many are kept."""
