@@ -7,7 +7,6 @@ stored once, by digest; a state whose controller is not given, or cannot be read
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ import msgspec
 from ..contracts import Journal
 from ..core.canonical import encode
 from ..core.jsonpatch import PatchError
+from ..core.recent import Recent
 from ..core.state_notes import NOTE, STAGED, noted
 from ..errors import ArtifactNotFound
 from ..events import CallFinished, Noted
@@ -277,30 +277,27 @@ async def patch_of(journal: Journal, spec: RunSpec) -> dict[str, JSON] | None:
     return dict(patch) if isinstance(patch, Mapping) else None
 
 
-_KEPT: Final = 256
-"""Folds that are kept for each run controller: a thread goes on from its head."""
-
-_folds: Final[WeakKeyDictionary[RunController, OrderedDict[str, dict[str, JSON]]]] = WeakKeyDictionary()
-"""The shared state behind runs that have ended: it never changes."""
+_folds: Final[WeakKeyDictionary[RunController, Recent[dict[str, JSON]]]] = WeakKeyDictionary()
+"""The shared state behind runs that have ended: it never changes, and a thread goes on from its head."""
 
 
 async def shared_at(runs: RunController, parent: Parent | None) -> dict[str, JSON]:
     """The shared state at a place of the tree: the fold of the notes along the path (TC-120)."""
-    kept = _folds.setdefault(runs, OrderedDict())
+    kept = _folds.setdefault(runs, Recent())
     line: list[tuple[RunSpec, Sequence[JSON], bool]] = []
     cursor = parent
     state: dict[str, JSON] = {}
     while cursor is not None:
-        whole = cursor.keep_through is None and not cursor.seq
-        if whole and cursor.run_id in kept:
-            state = kept[cursor.run_id]
+        found = kept.get(cursor.run_id)
+        if found is not None and cursor.keep_through is None and not cursor.seq:
+            state = found
             break
         spec = await runs.registered(cursor.run_id)
         records = await notes_of(runs.journal, cursor.run_id, *_MESSAGES, "run_ended")
         ended = any(record.fact.kind == "run_ended" for record in records)
         cut = await cut_of(runs, cursor, [record for record in records if record.fact.kind != "run_ended"])
-        if cut is None and ended and cursor.run_id in kept:
-            state = kept[cursor.run_id]
+        if cut is None and ended and found is not None:
+            state = found
             break
         notes = [note for seq, note in _changes(records) if cut is None or seq <= cut]
         line.append((spec, notes, cut is None and ended))
@@ -315,9 +312,7 @@ async def shared_at(runs: RunController, parent: Parent | None) -> dict[str, JSO
             except PatchError as error:
                 logger.warning("a note of the shared state of run %s does not apply: %s", spec.run_id, error)
         if final:
-            kept[spec.run_id] = state
-            while len(kept) > _KEPT:
-                kept.popitem(last=False)
+            kept.put(spec.run_id, state)
     return state
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final, final
@@ -10,13 +9,11 @@ from typing import Final, final
 import msgspec
 
 from ..core.pairing import Pairing
+from ..core.recent import Recent
 from ..core.window import Meter
 from ..messages import MEDIA, ArtifactRef, Message
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-
-KEPT: Final = 256
-"""Threads whose last trail is kept, as many as a run controller keeps paths of."""
 
 
 @final
@@ -79,11 +76,11 @@ class Trails:
     __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Trail] = OrderedDict()
+        self._kept: Recent[Trail] = Recent()
 
     def take(self, thread_id: str, messages: list[Message]) -> Trail:
         """The trail of a run that begins with these messages: where its thread has just gone on, that of the run before."""
-        trail = self._kept.pop(thread_id, None)
+        trail = self._kept.pop(thread_id)
         return trail if trail is not None and trail.goes_on(messages) else Trail(messages)
 
     def keep(self, thread_id: str, trail: Trail) -> None:
@@ -91,13 +88,11 @@ class Trails:
         trail.look()
         if trail.heavy:
             return
-        self._kept[thread_id] = trail
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        self._kept.put(thread_id, trail, len(trail.messages))
 
     def forget(self, thread_id: str) -> None:
         """The thread will not go on."""
-        self._kept.pop(thread_id, None)
+        self._kept.pop(thread_id)
 
 
 def chain_of(messages: Sequence[Message]) -> str:

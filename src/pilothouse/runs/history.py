@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import final
 
 from ..contracts import Journal
 from ..core.canonical import chain_start
+from ..core.recent import Recent
 from ..core.transcript import Compaction, Transcript, cut_after, for_runtime, kept_apart
 from ..errors import InvalidSpec, RunNotFound
 from ..messages import Message
 from ..records import HistoryMessage, Parent, Record, Registration, RunHead, RunSpec
 
 MAX_DEPTH = 10_000
-_KEPT_PATHS = 256
 
 
 @final
@@ -77,7 +76,7 @@ class Paths:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._kept: OrderedDict[str, tuple[int, Path]] = OrderedDict()
+        self._kept: Recent[tuple[int, Path]] = Recent()
 
     async def head(self, run_id: str) -> RunHead:
         """A run without its facts.
@@ -155,10 +154,8 @@ class Paths:
 
     def _keep(self, spec: RunSpec, upto: int, path: Path) -> None:
         if spec.parent is not None:
-            self._kept.pop(spec.parent.run_id, None)  # the child's path holds the parent's messages too
-        self._kept[spec.run_id] = (upto, path)
-        while len(self._kept) > _KEPT_PATHS:
-            self._kept.popitem(last=False)
+            self._kept.pop(spec.parent.run_id)  # the child's path holds the parent's messages too
+        self._kept.put(spec.run_id, (upto, path), len(path.entries))
 
 
 def first_chain(registration: Registration) -> str:
