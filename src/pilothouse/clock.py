@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 if TYPE_CHECKING:
     from .contracts import Clock
+
+T = TypeVar("T")
 
 
 @final
@@ -55,4 +58,38 @@ def call_later(clock: Clock, seconds: float, callback: Callable[[], object]) -> 
     return cancel
 
 
-__all__ = ["SystemClock", "call_later"]
+async def wait_any(clock: Clock, seconds: float, *futures: asyncio.Future[Any]) -> bool:
+    """Waits until one of them is done, at most so many seconds of that clock; False if none is. Cancels none of them."""
+    if seconds == inf or isinstance(clock, SystemClock):
+        timeout = None if seconds == inf else max(seconds, 0.0)
+        await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    else:
+        limit = asyncio.ensure_future(clock.sleep(max(seconds, 0.0)))
+        try:
+            await asyncio.wait((*futures, limit), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            limit.cancel()
+    return any(future.done() for future in futures)
+
+
+async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
+    """What the work comes to; `inf` seconds are no limit.
+
+    It has a task of its own, which is cancelled with its time and with the caller, and not waited for then: a limit
+    holds for work that ignores being cancelled too. `asyncio.timeout` would wait for it.
+
+    Raises:
+        TimeoutError: it did not end within so many seconds of that clock.
+    """
+    if seconds == inf:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        if not await wait_any(clock, seconds, task):
+            raise TimeoutError(f"not done within {seconds:g} s")
+        return task.result()
+    finally:
+        task.cancel()
+
+
+__all__ = ["SystemClock", "call_later", "wait_any", "within"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from math import inf
 
-from pilothouse.clock import SystemClock
+import pytest
+
+from pilothouse.clock import SystemClock, wait_any, within
 from pilothouse.testing import StepClock
 
 
@@ -77,3 +80,89 @@ async def test_who_waits_for_sleepers_is_told_when_they_are_enough() -> None:
 
 async def test_sleeping_for_nothing_gives_way_once() -> None:
     await asyncio.wait_for(StepClock().sleep(0), 5)
+
+
+@pytest.fixture(params=[SystemClock, StepClock])
+def clock(request: pytest.FixtureRequest):
+    return request.param()
+
+
+class Deaf:
+    """Work that goes on when it is cancelled, until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = asyncio.Event()
+        self.cancelled = False
+        self.over = asyncio.Event()
+
+    async def work(self) -> None:
+        while not self.let_go.is_set():
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                self.cancelled = True
+        self.over.set()
+
+
+async def told(answer: object) -> object:
+    await asyncio.sleep(0)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+@pytest.mark.parametrize("seconds", [5.0, inf])
+async def test_work_that_ends_in_time_says_what_it_came_to(clock, seconds: float) -> None:
+    assert await within(clock, seconds, told("done")) == "done"
+    with pytest.raises(LookupError, match="nothing there"):
+        await within(clock, seconds, told(LookupError("nothing there")))
+
+
+async def test_a_limit_holds_for_work_that_does_not_let_itself_be_cancelled() -> None:
+    """The caller goes on at its time; the work was cancelled, and is not waited for."""
+    clock, deaf = StepClock(), Deaf()
+    bounded = asyncio.create_task(within(clock, 2.5, deaf.work()))
+    await clock.until_sleeping()
+    await clock.advance(2.4)
+    assert not bounded.done()
+    await clock.advance(0.1)
+    with pytest.raises(TimeoutError, match=r"within 2.5 s"):
+        await bounded
+    await asyncio.sleep(0)
+    assert deaf.cancelled
+    assert not deaf.over.is_set()
+    assert clock.sleeping == 0
+    deaf.let_go.set()
+    await deaf.over.wait()
+
+
+async def test_a_limit_on_the_real_clock_is_kept() -> None:
+    deaf = Deaf()
+    with pytest.raises(TimeoutError):
+        await within(SystemClock(), 0.001, deaf.work())
+    deaf.let_go.set()
+    await deaf.over.wait()
+
+
+async def test_who_leaves_takes_the_work_along(clock) -> None:
+    deaf = Deaf()
+    bounded = asyncio.create_task(within(clock, 60, deaf.work()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    bounded.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await bounded
+    deaf.let_go.set()
+    await deaf.over.wait()
+    assert deaf.cancelled
+
+
+async def test_what_is_waited_for_is_not_cancelled(clock) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.create_task(event.wait()) for event in (first, second)]
+    assert not await wait_any(clock, 0, *tasks)
+    second.set()
+    assert await wait_any(clock, 60, *tasks)
+    assert [task.done() for task in tasks] == [False, True]
+    first.set()
+    assert await wait_any(clock, inf, tasks[0])

@@ -214,8 +214,8 @@ async def test_factories_make_controllers_for_each_conversation() -> None:
     AgentController(ScriptedProvider("ok"), controllers=[Number])  # a class is a factory
 
 
-async def test_closing_closes_what_was_not_open_before() -> None:
-    """TC-68: bounded, in reverse order; a failing one holds up nobody."""
+async def test_closing_closes_what_was_not_open_before(caplog: pytest.LogCaptureFixture) -> None:
+    """TC-68: bounded, in reverse order; a failing one holds up nobody, and is told of."""
     closed = []
 
     class Closing(Named):
@@ -232,6 +232,8 @@ async def test_closing_closes_what_was_not_open_before() -> None:
     await agent.aclose()
     await agent.aclose()
     assert closed == ["b", "a"]
+    (failed,) = [record for record in caplog.records if "could not be closed" in record.message]
+    assert "broken pipe" in str(failed.exc_info)
 
 
 # What the model sees

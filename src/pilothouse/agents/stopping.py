@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from ..clock import within
 from ..errors import (
     OwnedElsewhere,
 )
@@ -137,18 +138,14 @@ class Stopping(Steering):
     ) -> None:
         """Waits for the proof, bounded (AG-91)."""
         result: StopResult = "stopped"
-        limit = asyncio.ensure_future(self._clock.sleep(self._grace if grace is None else grace))
-        proving = asyncio.ensure_future(proof())
         try:
-            await asyncio.wait({limit, proving}, return_when=asyncio.FIRST_COMPLETED)
-            if not proving.done() or isinstance(proving.exception(), OwnedElsewhere):
-                result = "unconfirmed"
-            elif proving.exception() is not None:
-                logger.warning("the stop of run %s is not confirmed: %s", run_id, proving.exception())
-                result = "unconfirmed"
+            await within(self._clock, self._grace if grace is None else grace, proof())
+        except (TimeoutError, OwnedElsewhere):
+            result = "unconfirmed"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the stop is not proved
+            logger.warning("the stop of run %s is not confirmed: %s", run_id, error)
+            result = "unconfirmed"
         finally:
-            limit.cancel()
-            proving.cancel()
             with self._batch():
                 self.stopping.set(False)
             if attempt is not None:

@@ -14,6 +14,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
+from ..clock import within
 from ..contracts import Clock
 from ..core.canonical import NotJSON, encode
 from ..errors import ConfigError, ControllerInUse, DuplicateTool
@@ -23,7 +24,6 @@ from ..messages import ToolSpec
 from .controllers import AIController, BaseAIController, Exporter
 from .staging import StagedController
 from .states import States
-from .waiting import within
 
 logger = logging.getLogger("pilothouse.conversation")
 
@@ -242,10 +242,9 @@ class Composition:
         for member in reversed(self.members):
             if member.closes:
                 try:
-                    if not await within(
-                        max(until - clock.monotonic(), 0.0), member.controller.aclose(), clock
-                    ):
-                        logger.warning("AI controller %s did not close within close_timeout", member.key)
+                    await within(clock, until - clock.monotonic(), member.controller.aclose())
+                except TimeoutError:
+                    logger.warning("AI controller %s did not close within close_timeout", member.key)
                 except Exception:
                     logger.exception("AI controller %s could not be closed", member.key)
         self.release()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast, final
 
 import msgspec
 
-from ..clock import SystemClock
+from ..clock import SystemClock, within
 from ..contracts import Clock, Host, Journal, Provider, Runtime
 from ..core.lifecycle import AgentState, Input
 from ..errors import ConfigError, UsageError
@@ -36,7 +36,6 @@ from .shown import Shown
 from .stage import Stage
 from .switchboard import Line
 from .view import ConversationView, partial_view, without_bytes
-from .waiting import within
 from .watch import Watched
 
 if TYPE_CHECKING:
@@ -525,11 +524,12 @@ class AgentController(Shown, Plugged):
         setup, notifier = self._setup, self._stage.notifier
         until = setup.clock.monotonic() + limit
         await self._sender.aclose(limit)
-        if notifier.waiting and not await within(
-            until - setup.clock.monotonic(), notifier.join(), setup.clock
-        ):
-            logger.warning("async callbacks did not end within close_timeout")
-            notifier.cancel()
+        if notifier.waiting:
+            try:
+                await within(setup.clock, until - setup.clock.monotonic(), notifier.join())
+            except TimeoutError:
+                logger.warning("async callbacks did not end within close_timeout")
+                notifier.cancel()
         if setup.composition is not None:
             await setup.composition.aclose(max(until - setup.clock.monotonic(), 0.1), setup.clock)
         if setup.made is not None and not setup.given:

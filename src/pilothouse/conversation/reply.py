@@ -12,6 +12,7 @@ from weakref import ref
 from msgspec import Struct
 
 from ..cancel import Token
+from ..clock import within
 from ..errors import DeadReply, OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete, UsageError
 from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, Truncated, Unknown
 from ..loop.context import current
@@ -22,7 +23,6 @@ from .deadline import Deadline
 from .extras import Refused
 from .forms import Call
 from .shared_state import update
-from .waiting import within
 
 if TYPE_CHECKING:
     from .around import Around
@@ -452,7 +452,11 @@ class Reply:
         sender = self._sender
         if sender is None:
             return True
-        return await within(timeout, self._until_closed(), sender.clock)
+        try:
+            await within(sender.clock, timeout, self._until_closed())
+        except TimeoutError:
+            return False
+        return True
 
     async def _until_closed(self) -> None:
         await self.wait_over()

@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
+from ..clock import within
 from ..errors import (
     AgentBusy,
     AgentClosed,
@@ -36,7 +37,6 @@ from .reply import Reply, ReplyPhase
 from .setup import Setup
 from .stage import Stage
 from .thread import Thread
-from .waiting import within
 from .watch import Watched
 
 if TYPE_CHECKING:
@@ -578,8 +578,11 @@ class Sender:
         elif live is not None:
             self.abort(live, "closed")
         around = self.around
-        if around is not None and not await within(limit, around.wait_over(), self.clock):
-            logger.warning("hooks of reply %s did not end within close_timeout", around.reply.id)
+        if around is not None:
+            try:
+                await within(self.clock, limit, around.wait_over())
+            except TimeoutError:
+                logger.warning("hooks of reply %s did not end within close_timeout", around.reply.id)
         limit = inf if limit == inf else max(until - self.clock.monotonic(), 0.0)
         previous = self._previous
         if previous is not None and previous.over and not self.setup.given:

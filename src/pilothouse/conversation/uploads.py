@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self, final
 
 from ..cancel import Token
-from ..clock import SystemClock
+from ..clock import SystemClock, wait_any, within
 from ..contracts import Clock, Host
 from ..errors import AgentClosed, ConfigError, PermanentUploadError, UploadError, UsageError
 from ..loop.timers import call_later
@@ -39,7 +39,6 @@ from .files import (
 )
 from .notify import Notifier
 from .options import seconds
-from .waiting import within
 
 logger = logging.getLogger("pilothouse.conversation")
 
@@ -282,9 +281,13 @@ class UploadController:
         self._closed = True
         self.abort_all()
         limit = self._options["close_timeout"]
-        if self._orphans and not await within(limit, _ended(self._orphans), self._clock):
+        try:
+            await within(self._clock, limit, _ended(self._orphans))
+        except TimeoutError:
             logger.warning("%d uploads did not end within close_timeout", len(self._orphans))
-        if self._notifier.waiting and not await within(limit, self._notifier.join(), self._clock):
+        try:
+            await within(self._clock, limit, self._notifier.join())
+        except TimeoutError:
             self._notifier.cancel()
 
     def _check_usable(self, action: str) -> None:
@@ -339,10 +342,9 @@ class UploadController:
         work = asyncio.ensure_future(provider.upload(upload.item.file, UploadOptions(signal, told)))
         self._orphans.add(work)
         work.add_done_callback(self._came_home)
-        clock = asyncio.ensure_future(self._clock.sleep(limit))
         error: Exception
         try:
-            await asyncio.wait({work, clock}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_any(self._clock, limit, work)
             result = _result_of(work, limit)
         except asyncio.CancelledError:
             if not work.cancelled() or upload.signal is not signal:
@@ -354,7 +356,6 @@ class UploadController:
             self._completed(upload, signal, result)
             return
         finally:
-            clock.cancel()
             if not work.done():
                 signal.set("timeout" if upload.signal is signal else "cancelled")
                 work.cancel()

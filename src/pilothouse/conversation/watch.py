@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
+from ..clock import wait_any
 from ..contracts import CancelScope, Clock, CommandInbox, GatePoint, RunFold, RunPort, Runtime
 from ..errors import RecordRefused
 from ..events import DeltaBody, Fact, Failed, MessageAdded, RunEnded
@@ -91,10 +92,7 @@ class Watched:
     async def _let_go(self, inner: asyncio.Future[None]) -> None:
         inner.cancel()
         inner.add_done_callback(lambda done: done.cancelled() or done.exception())
-        limit = asyncio.ensure_future(self._clock.sleep(GRACE))
-        await asyncio.wait({inner, limit}, return_when=asyncio.FIRST_COMPLETED)
-        limit.cancel()
-        if not inner.done():
+        if not await wait_any(self._clock, GRACE, inner):
             self.orphans += 1
             inner.add_done_callback(self._came_home)
 

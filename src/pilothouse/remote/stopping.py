@@ -10,6 +10,7 @@ from ..agent_errors import (
 )
 from ..agents.operation import Later, Operation
 from ..agents.surface import Attempt
+from ..clock import within
 from ..core.interrupts import Step
 from ..projection import Delivered, StopResult
 from .answering import Answering
@@ -109,22 +110,15 @@ class Stopping(Answering):
 
     async def _proved(self, attempt: Attempt, grace: float) -> StopResult:
         assert self._control is not None
-        asking = asyncio.ensure_future(self._stopped_there(attempt.run_id))
-        limit = asyncio.ensure_future(self._clock.sleep(grace))
         try:
-            await asyncio.wait({asking, limit}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return "unconfirmed"
-            error = asking.exception()
-            if error is None:
-                return "stopped" if asking.result() else "unconfirmed"
-            if isinstance(error, AgentError) and error.status == 404:
-                return "stopped"  # it never came into being
-            logger.warning("the stop of run %s is not confirmed: %s", attempt.run_id, error)
-            return "unconfirmed"
-        finally:
-            asking.cancel()
-            limit.cancel()
+            stopped = await within(self._clock, grace, self._stopped_there(attempt.run_id))
+        except TimeoutError:
+            stopped = False
+        except Exception as error:  # noqa: BLE001 - whatever it is, the stop is not proved
+            stopped = isinstance(error, AgentError) and error.status == 404  # it never came into being
+            if not stopped:
+                logger.warning("the stop of run %s is not confirmed: %s", attempt.run_id, error)
+        return "stopped" if stopped else "unconfirmed"
 
     async def _stopped_there(self, run_id: str) -> bool:
         """Orders the stop and waits until the run has its end there; False if it was lost on the way."""

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final
 
-from ..clock import SystemClock
+from ..clock import SystemClock, within
 from ..cluster import Dispatcher
 from ..commands import Ack, Cancel, Command, FollowUp, Replace, Steer, StopSource
 from ..contracts import Clock, GatePoint, Journal, Runtime
@@ -462,19 +463,11 @@ class RunController:
         """
         if timeout is None:
             return await self._wait(run_id, through_unknown=through_unknown)
-        return await self._bounded(self._wait(run_id, through_unknown=through_unknown), timeout)
-
-    async def _bounded(self, waiting: Awaitable[RunResult], seconds: float) -> RunResult:
-        task = asyncio.ensure_future(waiting)
-        limit = asyncio.ensure_future(self._fleet.clock.sleep(seconds))
+        waiting = self._wait(run_id, through_unknown=through_unknown)
         try:
-            await asyncio.wait({task, limit}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise TimeoutError(f"the run did not end within {seconds} s")
-            return await task
-        finally:
-            limit.cancel()
-            task.cancel()
+            return await within(self._fleet.clock, timeout, waiting)
+        except TimeoutError:
+            raise TimeoutError(f"run {run_id} did not end within {timeout:g} s") from None
 
     async def _wait(self, run_id: str, *, through_unknown: bool) -> RunResult:
         while True:
@@ -582,11 +575,8 @@ class RunController:
         for limit_s in (seconds, 1.0):
             if not tasks:
                 return
-            joined: asyncio.Task[object] = asyncio.ensure_future(_all_done(tasks))
-            limit: asyncio.Task[object] = asyncio.ensure_future(self._fleet.clock.sleep(limit_s))
-            await asyncio.wait({joined, limit}, return_when=asyncio.FIRST_COMPLETED)
-            limit.cancel()
-            joined.cancel()
+            with suppress(TimeoutError):
+                await within(self._fleet.clock, limit_s, _all_done(tasks))
             tasks = {task for task in tasks if not task.done()}
             for task in tasks:
                 task.cancel()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeAlias, TypeVar
 
+from ..clock import wait_any
 from ..contracts import Clock, Replay, Replayable, RunPort
 from ..core.canonical import NotJSON, draft_digest
 from ..core.run import RunState
@@ -135,14 +136,11 @@ class Retelling:
 
     async def _bounded(self, waiting: Awaitable[T], seconds: float) -> T:
         task = asyncio.ensure_future(waiting)
-        limit = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
-            await asyncio.wait((task, limit), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
+            if not await wait_any(self._clock, seconds, task):
                 raise RecoveryMismatch("timeout", f"the agent told nothing for {seconds} s")
             return task.result()
         finally:
-            limit.cancel()
             if not task.done():
                 task.cancel()
                 # It is to let go of the stream before that is closed.

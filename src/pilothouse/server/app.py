@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple, final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ..clock import SystemClock
+from ..clock import SystemClock, within
 from ..cluster import Dispatcher
 from ..contracts import Clock, Journal
 from ..conversation.controller import AgentController
@@ -397,7 +397,8 @@ class Server:
         waiting = {entry.run_id for entry in left if entry.state == "waiting"}
         # First the streams: none may tell the loss that a hand-over records as the run's end (SV-222).
         self.registry.cut_all("draining")
-        await self._bounded_streams(2.0)
+        with suppress(TimeoutError):
+            await within(self.clock, 2.0, self.registry.wait_empty())
         await house.aclose(2.0 if self._hurry.is_set() else 10.0)
         if self._own_journal:
             await house.journal.aclose()
@@ -405,13 +406,6 @@ class Server:
         return DrainResult(
             tuple(sorted(before - alive)), tuple(sorted(waiting)), tuple(sorted(alive - waiting))
         )
-
-    async def _bounded_streams(self, seconds: float) -> None:
-        closed = asyncio.ensure_future(self.registry.wait_empty())
-        limit = asyncio.ensure_future(self.clock.sleep(seconds))
-        await asyncio.wait({closed, limit}, return_when=asyncio.FIRST_COMPLETED)
-        closed.cancel()
-        limit.cancel()
 
     async def _living(self) -> list[RunEntry]:
         """Runs that this process drives."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, MutableMapping
 from math import isfinite
@@ -12,6 +11,7 @@ from urllib.parse import parse_qsl
 from msgspec import Struct
 from starlette.responses import Response
 
+from ..clock import within
 from ..contracts import Clock
 from ..core.canonical import scrub
 from ..messages import JSON
@@ -127,21 +127,13 @@ class Call(Struct):
         declared = self.headers.get("content-length", "")
         if limit is not None and declared.isdecimal() and int(declared) > limit:
             raise Problem(413, "too_large", f"the body has {declared} bytes, the limit is {limit}")
-        reading = asyncio.ensure_future(self._chunks(limit))
-        if self.limits.body_timeout is None:
-            return await reading
-        waiting = asyncio.ensure_future(self.clock.sleep(self.limits.body_timeout))
-        waited: tuple[asyncio.Future[Any], ...] = (reading, waiting)
+        seconds = self.limits.body_timeout
+        if seconds is None:
+            return await self._chunks(limit)
         try:
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not reading.done():
-                raise Problem(
-                    408, "body_timeout", f"the body did not come within {self.limits.body_timeout} s"
-                )
-            return reading.result()
-        finally:
-            reading.cancel()
-            waiting.cancel()
+            return await within(self.clock, seconds, self._chunks(limit))
+        except TimeoutError:
+            raise Problem(408, "body_timeout", f"the body did not come within {seconds} s") from None
 
     async def _chunks(self, limit: int | None) -> bytes:
         chunks: list[bytes] = []

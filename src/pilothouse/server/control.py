@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ..clock import within
 from ..commands import Ack, Command, CommandBody, FollowUp, Replace, Steer
 from ..conversation.extras import RunExtras
 from ..core.canonical import digest_of, scrub
@@ -67,7 +68,6 @@ class Facts:
         self._deltas = deltas
         self._until_pause = until_pause
         self._waiting: set[str] = set()
-        self._resync = False
 
     @property
     def may_pause(self) -> bool:
@@ -396,16 +396,8 @@ async def _wait(run: ScopedRun, seconds: int, call: Call) -> None:
                 if isinstance(item, Record) and isinstance(item.fact, RequestOpened):
                     return
 
-    waiting = asyncio.ensure_future(until())
-    limit = asyncio.ensure_future(call.clock.sleep(seconds))
-    waited: tuple[asyncio.Future[Any], ...] = (waiting, limit)
-    try:
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done():
-            waiting.result()
-    finally:
-        waiting.cancel()
-        limit.cancel()
+    with suppress(TimeoutError):
+        await within(call.clock, seconds, until())
 
 
 def _among(query: Mapping[str, str], name: str, known: frozenset[str]) -> Any:

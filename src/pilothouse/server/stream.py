@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hasha
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from ..clock import wait_any
 from ..contracts import Clock
 from ..core.agui.frames import StartOver
 from ..core.agui.wire import Flow, Shared
@@ -488,13 +489,7 @@ class Stream:
                 waits = [self._writing_since + options.write_timeout - now]
             if options.max_duration is not None:
                 waits.append(began + options.max_duration - now)
-            sleeping = asyncio.ensure_future(clock.sleep(max(min(waits), 0.001)))
-            waited: tuple[asyncio.Future[Any], ...] = (sleeping, self._cutting)
-            try:
-                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                sleeping.cancel()
-            if self._cutting.done():
+            if await wait_any(clock, max(min(waits), 0.001), self._cutting):
                 raise _Cut(self._cutting.result())
             now = clock.monotonic()
             if self._writing_since is not None and now - self._writing_since >= options.write_timeout:
