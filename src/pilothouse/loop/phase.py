@@ -289,7 +289,6 @@ class Phase:
             if config.mode == "advisory":
                 self._work.book.note(Noted("loop/stuck", {**stage, "advisory": True}))
             elif action == "yield":
-                running.yielded = True
                 running.ask_to_yield("stuck")
                 self._work.book.note(Noted("loop/stuck", stage))
             else:

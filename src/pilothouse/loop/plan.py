@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,8 +16,6 @@ from .tools import ToolSet
 
 if TYPE_CHECKING:
     from .output import Output
-
-OPTION_PREFIX: Final = "loop."
 
 
 class Providers:

@@ -33,7 +33,6 @@ class Running:
         asked: why it was asked to end, None while nobody did.
         began: when it was entered.
         watch: its supervision, None where there is none or it was disarmed.
-        yielded: supervision has asked it to hand its work over.
         retry: it was asked to end so that the same call can be made once more.
         stage: what is noted of that once it happens.
     """
@@ -53,7 +52,6 @@ class Running:
         self.attempt = attempt
         self.asked: str | None = None
         self.watch = watch
-        self.yielded = False
         self.retry = False
         self.stage: dict[str, JSON] | None = None
         self._limit = due

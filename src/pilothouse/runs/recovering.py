@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from ..contracts import Queryable, Replayable, Resumable
@@ -27,9 +27,6 @@ from .fleet import Fleet
 from .live import LiveRun
 
 logger = logging.getLogger("pilothouse.runs")
-
-ConfigDigest = Callable[[], str]
-
 
 _NO_RECOVERY = {
     False: "the runtime cannot recover: abandon the run instead",
