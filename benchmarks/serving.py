@@ -70,7 +70,7 @@ async def sse_us(count: int) -> tuple[float, float]:
     fake = ours.Fake()
     fake.deltas, fake.pause = count, True
     app = Server({"default": AgentController(fake)}, journal=MemoryJournal(), limits=OPEN)
-    runs = app._house.wings["default"].runs
+    runs = app._served.by_name["default"].runs
     best, base = float("inf"), float("inf")
     async with app.lifespan():
         for number in range(4):
@@ -94,7 +94,7 @@ async def fan_out(readers: int, deltas: int) -> float:
     fake = ours.Fake()
     fake.deltas, fake.pause = deltas, True
     app = Server({"default": AgentController(fake)}, journal=MemoryJournal(), limits=OPEN)
-    runs = app._house.wings["default"].runs
+    runs = app._served.by_name["default"].runs
     took = {}
     async with app.lifespan():
         for count in (0, readers):

@@ -44,7 +44,7 @@ def test_without_a_journal_it_warns(caplog: pytest.LogCaptureFixture) -> None:
     journal = MemoryJournal()
     app = Server({"default": AgentController(ScriptedProvider(), journal=journal)})
     assert caplog.text == ""
-    assert app._house.journal is journal
+    assert app._served.journal is journal
 
 
 async def test_a_definition_is_a_template() -> None:

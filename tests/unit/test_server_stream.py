@@ -265,5 +265,5 @@ async def test_runs_and_reconnects_leave_nothing_behind() -> None:
         await asyncio.sleep(0)
         assert len(app.registry) == 0
         assert not app.registry._company
-        assert not app._house.wings["default"]._conversations
+        assert not app._served.by_name["default"]._conversations
         assert len(asyncio.all_tasks()) <= tasks + 1  # the run controller's one housekeeping task

@@ -246,7 +246,7 @@ async def test_a_refused_run_leaves_no_segment(exporter: InMemorySpanExporter) -
             await live.ended()
         found = await ended(exporter, "t-busy")
         assert len(found["invoke_agent default"]) == 1
-        assert not app._house.traces._begun
+        assert not app._served.traces._begun
 
 
 async def test_a_run_that_another_process_takes_up_links_to_where_it_was(

@@ -47,11 +47,11 @@ from .call import Call, answer
 from .connect import told_again
 from .context import ContextEntry
 from .following import Following
-from .house import Ask
 from .hydrate import hydrated
 from .names import checked
 from .problems import Problem, invalid, not_found, problem_of
 from .scope import ScopedRun, ScopedThread
+from .served_agent import Ask
 from .settings import AGUIOptions, HistoryPolicy
 from .stream import Closing, Leaving, Reader, Registry, Stream
 

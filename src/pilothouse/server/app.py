@@ -33,17 +33,18 @@ from .copilotkit import CopilotKitFace
 from .cross import preflight, with_headers
 from .exports import ExportsFace
 from .health import Health
-from .house import AgentDefinition, AutoRecover, House
 from .names import is_id
 from .page import Page
 from .problems import Problem, document, not_found, problem_of
 from .proxies import Proxies
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
+from .served import ServedAgents
+from .served_agent import AgentDefinition, AutoRecover
 from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions, WorkOptions
-from .shelf import Shelf
 from .stream import Leaving, Receive, Registry, Scope, Send, Stream, StreamCut
 from .telemetry import RequestSpan
+from .thread_records import ThreadRecords
 from .threads import ThreadsFace
 from .views import is_live
 
@@ -130,7 +131,7 @@ class Server:
         self._auth: Authenticator = auth or LoopbackOnly(allowed_hosts, () if cors is None else cors.origins)
         self._own_journal = False
         journal = journal or self._journal_of(agents)
-        self._house = House(
+        self._served = ServedAgents(
             agents,
             journal,
             auto_recover=auto_recover,
@@ -141,15 +142,15 @@ class Server:
             dispatcher=dispatcher,
             work=work,
         )
-        self._shelf = Shelf(journal, self.clock)
+        self._records = ThreadRecords(journal, self.clock)
         self.registry = Registry(self.clock, streams or StreamOptions(), self.limits)
-        self._health = Health(self._house)
+        self._health = Health(self._served)
         self._page = Page() if "page" in faces else None
         self._started = False
         self._stopping: asyncio.Task[DrainResult] | None = None
         self._hurry = asyncio.Event()
-        beginning = Beginning(self._house, self.registry, self.limits, when_busy)
-        leaving = Leaving(self.registry, on_disconnect, self._house.spawn)
+        beginning = Beginning(self._served, self.registry, self.limits, when_busy)
+        leaving = Leaving(self.registry, on_disconnect, self._served.spawn)
         self.routes = Routes()
         face = AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
         if "agui" in faces:
@@ -225,14 +226,14 @@ class Server:
         """Counters for Prometheus; for operators, and for this machine."""
         if not (self.is_loopback_only or "operator" in call.runs.principal.roles):
             raise not_found()
-        content, media_type = self._house.metrics.exposition(call.headers.get("accept", ""))
+        content, media_type = self._served.metrics.exposition(call.headers.get("accept", ""))
         return Response(content, media_type=media_type)
 
     def _figures(self) -> dict[str, dict[str, float]]:
         """What metrics look up when they are asked for."""
-        wings, registry = self._house.wings, self.registry
+        by_name, registry = self._served.by_name, self.registry
         return {
-            "pilothouse_runs_live": {name: wing.runs.stats().live for name, wing in wings.items()},
+            "pilothouse_runs_live": {name: agent.runs.stats().live for name, agent in by_name.items()},
             "pilothouse_streams_live": dict(registry.faces()),
             "pilothouse_stream_cuts": dict(registry.cuts),
             "pilothouse_start_overs": {"": registry.start_overs},
@@ -286,7 +287,7 @@ class Server:
                 template = match.template
                 if is_id(name := match.params.get("run", "")):  # what is none could break the log's line
                     run = name
-                span = self._house.traces.request(scope["method"], template, headers)
+                span = self._served.traces.request(scope["method"], template, headers)
                 response = await self._answer(scope, receive, path, headers, match)
                 if isinstance(
                     response, Stream
@@ -331,7 +332,7 @@ class Server:
         )
         if not principal.tenant:
             raise ConfigError("the authenticator made a principal without a tenant")
-        runs = ScopedRuns(principal, self._house, self._shelf, headers.get("traceparent", ""))
+        runs = ScopedRuns(principal, self._served, self._records, headers.get("traceparent", ""))
         call = Call(scope, receive, runs, match.params, headers, self.limits, self.clock)
         return await match.handler(call)
 
@@ -341,8 +342,8 @@ class Server:
         """Opens for work; lost runs are taken up again in the background where that is wished for."""
         if not self._started:
             self._started = True
-            self._house.open()
-            await self._house.open_dispatch()
+            self._served.open()
+            await self._served.open_dispatch()
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -381,10 +382,10 @@ class Server:
         self._hurry.set()
 
     async def _drain(self, seconds: float) -> DrainResult:
-        house = self._house
-        house.draining = True
-        if house.dispatcher is not None:
-            await house.dispatcher.drain()
+        served = self._served
+        served.draining = True
+        if served.dispatcher is not None:
+            await served.dispatcher.drain()
         before = {entry.run_id for entry in await self._living()}
         ends = self.clock.monotonic() + seconds
         while not self._hurry.is_set():
@@ -399,9 +400,9 @@ class Server:
         self.registry.cut_all("draining")
         with suppress(TimeoutError):
             await within(self.clock, 2.0, self.registry.wait_empty())
-        await house.aclose(2.0 if self._hurry.is_set() else 10.0)
+        await served.aclose(2.0 if self._hurry.is_set() else 10.0)
         if self._own_journal:
-            await house.journal.aclose()
+            await served.journal.aclose()
         alive = {entry.run_id for entry in left}
         return DrainResult(
             tuple(sorted(before - alive)), tuple(sorted(waiting)), tuple(sorted(alive - waiting))
@@ -411,11 +412,11 @@ class Server:
         """Runs that this process drives."""
         found: list[RunEntry] = []
         states = ("accepted", "running", "waiting", "stopping")
-        for wing in self._house.wings.values():
+        for agent in self._served.by_name.values():
             cursor: str | None = None
             while True:
-                query = RunQuery(binding=wing.name, states=states)  # type: ignore[arg-type]
-                page = await wing.runs.catalog_runs(query, cursor=cursor, limit=500)
+                query = RunQuery(binding=agent.name, states=states)  # type: ignore[arg-type]
+                page = await agent.runs.catalog_runs(query, cursor=cursor, limit=500)
                 found += [
                     entry
                     for entry in page.items

@@ -12,10 +12,11 @@ from ..commands import Command, Steer
 from ..conversation.extras import RunExtras
 from ..errors import AgentBusy, ThreadConflict, Unsupported
 from ..messages import Message
-from .house import Ask, House
 from .names import run_key
 from .problems import Problem
 from .scope import ScopedRun, ScopedRuns, ScopedThread
+from .served import ServedAgents
+from .served_agent import Ask
 from .settings import ServerLimits
 from .stream import Registry
 
@@ -65,8 +66,10 @@ class Begun:
 class Beginning:
     """Begins runs for all faces, by one table of policies."""
 
-    def __init__(self, house: House, registry: Registry, limits: ServerLimits, default: WhenBusy) -> None:
-        self._house = house
+    def __init__(
+        self, served: ServedAgents, registry: Registry, limits: ServerLimits, default: WhenBusy
+    ) -> None:
+        self._served = served
         self._registry = registry
         self._limits = limits
         self._default: WhenBusy = default
@@ -89,7 +92,7 @@ class Beginning:
         Raises:
             Problem, PilothouseError: refused; no run exists.
         """
-        if self._house.draining:
+        if self._served.draining:
             raise Problem(503, "draining", "the server is going down", headers={"Retry-After": "5"})
         key = run_key(runs.principal.tenant, run_id)
         if (other := self._under_way.get(key)) is not None:
@@ -104,14 +107,14 @@ class Beginning:
                 )
                 await sending.committed()
             except BaseException:
-                self._house.traces.refused(key)
+                self._served.traces.refused(key)
                 raise
             return await runs.began(run_id)
 
         made: asyncio.Future[Begun] = asyncio.get_running_loop().create_future()
         self._under_way[key] = (digest, made)
         # In a task of its own: a client that leaves now does not undo the start (SV-62).
-        task = self._house.spawn(
+        task = self._served.spawn(
             self._begin(runs, agent, thread, run_id, ask, extras, when_busy, send), f"begin {run_id}"
         )
         task.add_done_callback(lambda done: self._over(key, done))
@@ -156,7 +159,7 @@ class Beginning:
                     return Begun(live.key, await _steered(live, run_id, ask, extras), other=True)
                 case "queue":
                     return Begun(
-                        key, None, queued=self._house.spawn(_queued(live, send, extras), f"queued {run_id}")
+                        key, None, queued=self._served.spawn(_queued(live, send, extras), f"queued {run_id}")
                     )
                 case _:
                     await live.cancel(SUPERSEDED)

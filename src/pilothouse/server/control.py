@@ -24,10 +24,10 @@ from ..messages import JSON, Message, Text
 from ..records import Accept, Record, RunQuery, RunView
 from .begin import Beginning, WhenBusy
 from .call import Call, answer, only
-from .house import Ask
 from .names import Ids, checked
 from .problems import Problem, invalid
 from .scope import ScopedRun
+from .served_agent import Ask
 from .stream import Leaving, Reader, Registry, Stream
 from .views import builtin, input_view, time_text
 

@@ -6,7 +6,7 @@ import logging
 
 from starlette.responses import PlainTextResponse, Response
 
-from .house import House
+from .served import ServedAgents
 
 logger = logging.getLogger("pilothouse.server")
 
@@ -17,8 +17,8 @@ PROBE_S = 10.0
 class Health:
     """Whether the server lives, and whether it can take work."""
 
-    def __init__(self, house: House) -> None:
-        self._house = house
+    def __init__(self, served: ServedAgents) -> None:
+        self._served = served
         self._probed = float("-inf")
 
     async def answer(self, path: str) -> Response | None:
@@ -33,13 +33,13 @@ class Health:
 
     async def ready(self) -> Response:
         """200 when the journal answered a probe in the last 10 s and the server is not draining."""
-        if self._house.draining:
+        if self._served.draining:
             return PlainTextResponse("draining", 503, {"Retry-After": "5"})
-        now = self._house.clock.monotonic()
+        now = self._served.clock.monotonic()
         if now - self._probed > PROBE_S:
             try:
-                await self._house.journal.head("pilothouse-readiness-probe")
-                self._house.metrics.probe_seconds.add(self._house.clock.monotonic() - now)
+                await self._served.journal.head("pilothouse-readiness-probe")
+                self._served.metrics.probe_seconds.add(self._served.clock.monotonic() - now)
             except Exception as error:  # noqa: BLE001 - whatever it is, the journal does not answer
                 logger.warning("the journal does not answer: %s", error)
                 return PlainTextResponse("not ready", 503, {"Retry-After": "1"})

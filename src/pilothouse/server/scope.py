@@ -26,23 +26,26 @@ from ..records import (
 from .auth import Principal
 from .branches import Copy, chosen_of, copied, copy_of
 from .context import RunContext, kept
-from .house import Ask, House, Sending
 from .names import Ids, is_id, journal_tenant, run_key, thread_key
 from .problems import Problem, invalid, not_found
 from .scoped_run import ScopedRun
 from .scoped_thread import LIVE, ScopedThread
-from .shelf import DELETED, IDS, Shelf
+from .served import ServedAgents
+from .served_agent import Ask, Sending
+from .thread_records import DELETED, IDS, ThreadRecords
 from .views import is_live, run_entry, thread_view
 
 
 class ScopedRuns:
     """What a principal can reach."""
 
-    def __init__(self, principal: Principal, house: House, shelf: Shelf, traceparent: str = "") -> None:
+    def __init__(
+        self, principal: Principal, served: ServedAgents, records: ThreadRecords, traceparent: str = ""
+    ) -> None:
         self._traceparent = traceparent
         self.principal = principal
-        self.house = house
-        self.shelf = shelf
+        self.served = served
+        self.records = records
         self.tenant = journal_tenant(principal.tenant)
 
     # Agents
@@ -50,13 +53,13 @@ class ScopedRuns:
     def agents(self) -> list[dict[str, JSON]]:
         """All agents of the server."""
         return [
-            {"name": wing.name, "description": wing.description, "model": wing.model}
-            for wing in self.house.wings.values()
+            {"name": agent.name, "description": agent.description, "model": agent.model}
+            for agent in self.served.by_name.values()
         ]
 
     def has_agent(self, name: str) -> None:
         """Refuses a name that is no agent's."""
-        if name not in self.house.wings:
+        if name not in self.served.by_name:
             raise not_found()
 
     # Runs
@@ -85,14 +88,14 @@ class ScopedRuns:
         if not is_id(name):
             raise not_found()
         segment = run_key(self.principal.tenant, name)
-        key = await self.shelf.run_of_segment(self.tenant, segment)
+        key = await self.records.run_of_segment(self.tenant, segment)
         if key is None:
             raise not_found()
         return await self.run_of_key(key)
 
     async def name_segment(self, name: str, run: ScopedRun) -> None:
         """From now on `run_of` finds the run by that name, too."""
-        await self.shelf.name_segment(self.tenant, run_key(self.principal.tenant, name), run.key)
+        await self.records.name_segment(self.tenant, run_key(self.principal.tenant, name), run.key)
 
     async def find_run(self, run_id: str) -> ScopedRun | None:
         """The same; None if there is none."""
@@ -103,11 +106,11 @@ class ScopedRuns:
 
     async def run_of_key(self, key: str) -> ScopedRun:
         """A run by its id in the journal."""
-        head = await self.house.journal.head(key)
+        head = await self.served.journal.head(key)
         if head is None:
             raise not_found()
         spec = head.registration.spec
-        if spec.tenant != self.tenant or await self.shelf.deleted(spec.tenant, spec.thread_id):
+        if spec.tenant != self.tenant or await self.records.deleted(spec.tenant, spec.thread_id):
             raise not_found()
         return ScopedRun(self, key, spec, head.registration.binding)
 
@@ -125,7 +128,7 @@ class ScopedRuns:
     async def _page(
         self, query: RunQuery, limit: int, cursor: str | None
     ) -> tuple[Sequence[RunEntry], str | None]:
-        reader = self.house.any_wing()
+        reader = self.served.any_agent()
         with _our_cursor():
             page = await reader.runs.catalog_runs(
                 replace(query, tenant=self.tenant), cursor=cursor, limit=limit
@@ -133,12 +136,12 @@ class ScopedRuns:
         return [self._seen(entry) for entry in page.items], page.cursor
 
     def _seen(self, entry: RunEntry) -> RunEntry:
-        """What the run's own wing says of it."""
-        wing = self.house.wing_of(entry.binding)
-        if wing is None or wing is self.house.any_wing():
+        """What the run's own agent says of it."""
+        agent = self.served.agent_of(entry.binding)
+        if agent is None or agent is self.served.any_agent():
             return entry
-        mine = entry.descriptor_digest == wing.runs.descriptor.digest
-        ownership = "here" if wing.runs.stoppable(entry.run_id) else entry.ownership
+        mine = entry.descriptor_digest == agent.runs.descriptor.digest
+        ownership = "here" if agent.runs.stoppable(entry.run_id) else entry.ownership
         return replace(entry, can_control=mine, ownership=ownership)
 
     async def list(self, query: RunQuery, *, limit: int, cursor: str | None) -> dict[str, JSON]:
@@ -166,7 +169,7 @@ class ScopedRuns:
 
     async def own_messages(self, key: str) -> Sequence[HistoryMessage]:
         """What a run added to its path, its input first."""
-        return await self.house.any_wing().runs.own_messages(key)
+        return await self.served.any_agent().runs.own_messages(key)
 
     async def count_live(self) -> int:
         """How many runs of the tenant live."""
@@ -185,7 +188,7 @@ class ScopedRuns:
             raise not_found() if known else invalid(("threadId", "is no id"))
         keys = dict.fromkeys((thread_key(self.principal.tenant, thread_id), thread_id))
         for key in keys:
-            record = await self.shelf.get(self.tenant, key)
+            record = await self.records.get(self.tenant, key)
             if record is not None and record.metadata.get(DELETED):
                 if known:
                     raise not_found()
@@ -203,7 +206,7 @@ class ScopedRuns:
     ) -> dict[str, JSON]:
         """A page of threads, each with how its last run stands."""
         with _our_cursor():
-            page = await self.shelf.list(
+            page = await self.records.list(
                 self.tenant, archived=archived, search=search, cursor=cursor, limit=limit
             )
         recent: dict[str, RunEntry] = {}
@@ -238,14 +241,14 @@ class ScopedRuns:
             after = replace(before, **changes)
             return replace(after, metadata={**after.metadata, **ours})
 
-        record = await self.shelf.change(self.tenant, thread.key, change, made=made)
+        record = await self.records.change(self.tenant, thread.key, change, made=made)
         return ScopedThread(self, thread.id, thread.key, record)
 
     async def copy_thread(
         self, thread: ScopedThread, name: str, title: str, copy: Copy, keys: Mapping[str, JSON]
     ) -> ScopedThread:
         """A thread that begins with a path of another one (SV-153)."""
-        key, now = thread_key(self.principal.tenant, name), self.house.clock.time_ms()
+        key, now = thread_key(self.principal.tenant, name), self.served.clock.time_ms()
         agent = "" if thread.record is None else thread.record.agent
         title = title or ("" if thread.record is None else thread.record.title)
         marks: dict[str, JSON] = {IDS: name, **copy.mark()}
@@ -253,7 +256,7 @@ class ScopedRuns:
             self.tenant, key, title=title, agent=agent, created_at_ms=now, updated_at_ms=now,
             metadata=marks, keys=dict(keys),
         )  # fmt: skip
-        record = await self.shelf.change(self.tenant, key, lambda before: before, made=made)
+        record = await self.records.change(self.tenant, key, lambda before: before, made=made)
         return ScopedThread(self, name, key, record)
 
     async def mark_thread(self, thread: ScopedThread, marks: Mapping[str, JSON]) -> ScopedThread:
@@ -263,7 +266,7 @@ class ScopedRuns:
         def change(before: ThreadRecord) -> ThreadRecord:
             return replace(before, metadata={**before.metadata, **marks})
 
-        record = await self.shelf.change(self.tenant, thread.key, change, made=made)
+        record = await self.records.change(self.tenant, thread.key, change, made=made)
         return ScopedThread(self, thread.id, thread.key, record)
 
     async def delete_thread(self, thread: ScopedThread, *, cancel: bool, purge: bool) -> None:
@@ -282,26 +285,26 @@ class ScopedRuns:
         def mark(before: ThreadRecord) -> ThreadRecord:
             return replace(before, metadata={**before.metadata, DELETED: True})
 
-        await self.shelf.change(self.tenant, thread.key, mark, made=made)
+        await self.records.change(self.tenant, thread.key, mark, made=made)
         if purge:
             await self._keep_copies([entry.run_id for entry in await thread.runs()])
-            await self.house.journal.purge(thread.key)
+            await self.served.journal.purge(thread.key)
 
     async def copied(self, copy: Copy) -> Sequence[Message]:
         """What a thread begins with that is a copy."""
         if copy.kept is None:
-            path = await self.house.any_wing().runs.history(copy.run)
+            path = await self.served.any_agent().runs.history(copy.run)
         else:
             path = [HistoryMessage(message, "") for message in copy.kept]
         return copied(cut_after(path, copy.through))
 
     async def _keep_copies(self, doomed: Collection[str]) -> None:
         """Copies of these runs that have no run yet get what they were copied from, before it is purged."""
-        async for record in self.shelf.all(self.tenant):
+        async for record in self.records.all(self.tenant):
             copy = copy_of(record.metadata)
             if copy is None or copy.kept is not None or copy.run not in doomed:
                 continue
-            if await self.house.any_wing().runs.thread_head(record.thread_id) is None:
+            if await self.served.any_agent().runs.thread_head(record.thread_id) is None:
                 kept = replace(copy, kept=tuple(await self.copied(copy)))
                 name = str(record.metadata.get(IDS, record.thread_id))
                 await self.mark_thread(ScopedThread(self, name, record.thread_id, record), kept.mark())
@@ -336,11 +339,11 @@ class ScopedRuns:
         extensions = {
             **extras.extensions,
             **ids.extension(),
-            **await kept(self.house.journal, context),
-            **self.house.traces.keeping(key, agent, thread.key, self._traceparent),
+            **await kept(self.served.journal, context),
+            **self.served.traces.keeping(key, agent, thread.key, self._traceparent),
         }
         extras = replace(extras, tenant=self.tenant, extensions=extensions)
-        return await self.house.wings[agent].send(
+        return await self.served.by_name[agent].send(
             thread.key, key, ask, context=context, when_busy=when_busy, extras=extras
         )
 
@@ -353,33 +356,33 @@ class ScopedRuns:
         agent = "" if thread.record is None else thread.record.agent
         if not agent:
             newest = await self.entries(RunQuery(thread_id=thread.key), limit=1)
-            agent = newest[0].binding if newest else next(iter(self.house.wings))
+            agent = newest[0].binding if newest else next(iter(self.served.by_name))
         self.has_agent(agent)
         return agent
 
     async def may_export(self, thread: ScopedThread) -> bool:
         """Whether its AI controllers may have something to fetch."""
-        return self.house.wings[await self.agent_of(thread)].may_export
+        return self.served.by_name[await self.agent_of(thread)].may_export
 
     @asynccontextmanager
     async def visit(self, thread: ScopedThread) -> AsyncIterator[AgentController]:
         """The conversation of a thread, opened to be looked at; nothing is begun by that."""
         agent = await self.agent_of(thread)
         context = RunContext(self.principal, thread.id, "", agent)
-        async with self.house.wings[agent].visit(thread.key, context) as conversation:
+        async with self.served.by_name[agent].visit(thread.key, context) as conversation:
             yield conversation
 
     async def began(self, run_id: str) -> ScopedRun:
         """The run of a send that was committed; its thread is now the newest of the list."""
         run = await self.run(run_id)
-        self.house.watch(run.key, run.binding)
-        await self.shelf.began(run.spec)
+        self.served.watch(run.key, run.binding)
+        await self.records.began(run.spec)
         return run
 
     def stop_preparing(self, agent: str, thread: ScopedThread, run_id: str | None) -> bool:
         """Stops a send that has no run yet."""
-        wing = self.house.wings.get(agent)
-        reply = None if wing is None else wing.preparing(thread.key)
+        served = self.served.by_name.get(agent)
+        reply = None if served is None else served.preparing(thread.key)
         if reply is None or (run_id is not None and reply.id != run_key(self.principal.tenant, run_id)):
             return False
         return reply.abort()

@@ -23,8 +23,8 @@ from ..records import (
     StatusAnswer,
 )
 from ..runs.follow import Follower
-from .house import Wing
 from .names import ids_of
+from .served_agent import ServedAgent
 from .views import run_view
 
 if TYPE_CHECKING:
@@ -53,22 +53,22 @@ class ScopedRun:
         return self.ids.agent or self.binding
 
     @property
-    def _wing(self) -> Wing:
+    def _agent(self) -> ServedAgent:
         """Where it can be read."""
-        house = self._scope.house
-        return house.wing_of(self.binding) or house.any_wing()
+        served = self._scope.served
+        return served.agent_of(self.binding) or served.any_agent()
 
     @property
-    def _control(self) -> Wing:
+    def _control(self) -> ServedAgent:
         """Where it can be controlled."""
-        wing = self._scope.house.wing_of(self.binding)
-        if wing is None:
+        agent = self._scope.served.agent_of(self.binding)
+        if agent is None:
             raise NotControllable(self.ids.run, "binding")
-        return wing
+        return agent
 
     async def view(self) -> RunView:
         """Its bounded view."""
-        return await self._wing.runs.inspect(self.key)
+        return await self._agent.runs.inspect(self.key)
 
     async def shown(self) -> dict[str, JSON]:
         """Its view as the client is shown it."""
@@ -82,21 +82,21 @@ class ScopedRun:
         self, after: int = 0, *, deltas: bool = True, through_unknown: bool = False, recent: bool = True
     ) -> Follower:
         """Its facts from a cursor on, then live; `recent`: with deltas from before, as far as they are kept."""
-        return self._wing.runs.stream(
+        return self._agent.runs.stream(
             self.key, after, deltas=deltas, through_unknown=through_unknown, recent=recent
         )
 
     async def events(self, after: int, limit: int) -> Sequence[Record]:
         """Its facts from the journal, a page of them."""
-        return (await self._scope.house.journal.read(self.key, after=after, limit=limit)).records
+        return (await self._scope.served.journal.read(self.key, after=after, limit=limit)).records
 
     async def segments(self) -> list[Segment]:
         """The AG-UI runs that it is, oldest first."""
-        return await self._scope.house.segments.of(self.key, self.ids.run)
+        return await self._scope.served.segments.of(self.key, self.ids.run)
 
     async def own(self) -> Sequence[HistoryMessage]:
         """What it added to its path, its input first."""
-        return await self._wing.runs.own_messages(self.key)
+        return await self._agent.runs.own_messages(self.key)
 
     async def line(self) -> list[tuple[ScopedRun, str | None]]:
         """The runs that it hangs on, oldest first, each with the message behind which the next one hangs."""
@@ -109,71 +109,71 @@ class ScopedRun:
 
     async def blob(self, digest: str) -> bytes:
         """The bytes of an artifact that it refers to."""
-        return await self._scope.house.journal.get_blob(digest)
+        return await self._scope.served.journal.get_blob(digest)
 
     async def front(self) -> Sequence[HistoryMessage]:
         """What stands in front of it, its input included."""
         own = Transcript(self.spec).messages()
-        return [*await self._wing.runs.front(self.key), *own]
+        return [*await self._agent.runs.front(self.key), *own]
 
     async def shared_state(self, until: int) -> dict[str, JSON]:
         """The shared state behind its fact `until`, 0: in front of it."""
-        return await shared_at(self._wing.runs, Parent(self.key, seq=until) if until else self.spec.parent)
+        return await shared_at(self._agent.runs, Parent(self.key, seq=until) if until else self.spec.parent)
 
     async def path(self, until: int) -> Sequence[HistoryMessage]:
         """The path up to its fact `until`."""
         transcript = Transcript(self.spec)
-        for record in await self._wing.runs.events(self.key):
+        for record in await self._agent.runs.events(self.key):
             if record.seq > until:
                 break
             transcript.add(record)
-        return [*await self._wing.runs.front(self.key), *transcript.messages()]
+        return [*await self._agent.runs.front(self.key), *transcript.messages()]
 
     async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
         """Sends a command; its `run_id` is filled in."""
         ack = await self._control.runs.command(replace(command, run_id=self.key), timeout=timeout)
-        self._scope.house.metrics.commanded(command, ack)
+        self._scope.served.metrics.commanded(command, ack)
         return ack
 
     async def ack(self, command_id: str) -> Ack:
         """The ack of a command that was sent before."""
-        return await self._wing.runs.command_ack(self.key, command_id)
+        return await self._agent.runs.command_ack(self.key, command_id)
 
     async def cancel(self, reason: str, command_id: str | None = None) -> Ack:
         """Stops it."""
-        house = self._scope.house
+        served = self._scope.served
         command = Command(command_id or self._control.runs.new_id(), self.key, Cancel(reason))
-        began = house.clock.monotonic()
+        began = served.clock.monotonic()
         ack = await self.command(command)
         if ack.state == "applied" and not ack.duplicate:
-            house.spawn(self._stopped(began), f"stop of {self.key}")
+            served.spawn(self._stopped(began), f"stop of {self.key}")
         return ack
 
     async def _stopped(self, began: float) -> None:
         await self.settled(None)
-        house = self._scope.house
-        house.metrics.stop_seconds.add(house.clock.monotonic() - began)
+        served = self._scope.served
+        served.metrics.stop_seconds.add(served.clock.monotonic() - began)
 
     async def settled(self, seconds: float | None) -> None:
         """Waits until it ended or is lost; no error if it does not in time."""
         try:
-            await self._wing.runs.wait_for_terminal(self.key, timeout=seconds)
+            await self._agent.runs.wait_for_terminal(self.key, timeout=seconds)
         except TimeoutError:
             return
 
     async def past_recovery(self) -> RunView:
         """Its view; where the recovery that the server began with is still to come to it, once it has, or is over."""
-        house = self._scope.house
+        served = self._scope.served
         view = await self.view()
-        while house.recovering and view.status == "unknown" and view.outcome is None:
-            await house.recovered(self.key, view.last_seq)
+        while served.recovering and view.status == "unknown" and view.outcome is None:
+            await served.recovered(self.key, view.last_seq)
             view = await self.view()
         return view
 
     @property
     def may_recover(self) -> bool:
         """Whether it may be taken up again by itself, being lost."""
-        return self._scope.house.recovering
+        return self._scope.served.recovering
 
     async def ready(self) -> None:
         """Waits while it is about to be taken up again: nobody is told that it is lost meanwhile."""
@@ -190,9 +190,9 @@ class ScopedRun:
 
     async def abandon(self, reason: str) -> dict[str, JSON]:
         """Leaves its outcome unknown, on the record, by the principal."""
-        wing = self._scope.house.wing_of(self.binding) or self._scope.house.any_wing()
+        agent = self._scope.served.agent_of(self.binding) or self._scope.served.any_agent()
         by = self._scope.principal.id
-        return await self._shown(await wing.runs.abandon(self.key, reason, by=by))
+        return await self._shown(await agent.runs.abandon(self.key, reason, by=by))
 
 
 __all__ = ["ScopedRun"]

@@ -18,9 +18,9 @@ from ..records import (
     ThreadRecord,
 )
 from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copy_of
-from .house import Ask
 from .problems import Problem, invalid, not_found
 from .scoped_run import ScopedRun
+from .served_agent import Ask
 from .views import Delivered, is_live, messages_view
 
 LIVE: Final[tuple[RunStateName, ...]] = ("accepted", "running", "waiting", "stopping")
@@ -39,7 +39,7 @@ class ScopedThread:
         self.record = record
 
     async def _newest(self) -> str | None:
-        return await self._scope.house.any_wing().runs.thread_head(self.key)
+        return await self._scope.served.any_agent().runs.thread_head(self.key)
 
     async def _chosen(self) -> str | None:
         """The run whose branch was chosen; None if none was, or a run was begun since."""
@@ -68,7 +68,7 @@ class ScopedThread:
     async def path(self, head: ScopedRun | None) -> Sequence[HistoryMessage]:
         """From the root to a head; of a copy that has no run yet: what was copied."""
         if head is not None:
-            return await self._scope.house.any_wing().runs.history(head.key)
+            return await self._scope.served.any_agent().runs.history(head.key)
         return [HistoryMessage(message, "") for message in await self._copied() or ()]
 
     async def _copied(self) -> Sequence[Message] | None:
@@ -87,7 +87,7 @@ class ScopedThread:
         chosen = await self._chosen()
         if chosen is None or chosen == await self._newest():
             return ask, extras
-        path = await self._scope.house.any_wing().runs.history(chosen)
+        path = await self._scope.served.any_agent().runs.history(chosen)
         parent = Parent(chosen)
         if ask.action != "send":
             parent = anew(path, chosen, ask.target) if ask.action == "regenerate" else again(path, chosen)
@@ -141,7 +141,7 @@ class ScopedThread:
             return replace(origin, through=name)
         run, through = await self._found(name)
         if through is None:
-            path = await self._scope.house.any_wing().runs.history(run)
+            path = await self._scope.served.any_agent().runs.history(run)
             through = next((entry.message.id for entry in reversed(path) if entry.complete), None)
         return Copy(run, through)
 

@@ -14,7 +14,7 @@ from ..events import Outcome, Unknown
 from ..messages import JSON, MEDIA, ArtifactRef, Context, Message, Reasoning, Structured, Text, ToolCall
 from ..records import HistoryMessage, RunEntry, RunSpec, RunView, ThreadRecord
 from .names import Ids
-from .shelf import IDS
+from .thread_records import IDS
 
 LIVE: Final = frozenset({"accepted", "running", "waiting", "stopping"})
 

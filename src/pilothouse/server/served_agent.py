@@ -1,8 +1,7 @@
-"""The agents of a server, their run controllers over one journal, and the conversations that live.
+"""One agent of a server: its run controller, and a conversation for each thread that somebody is sending to.
 
-A definition is a template: its own conversation is never served (SV-1). Each agent is a *wing*: one run controller,
-bound to the agent's name, and one conversation for each thread that somebody is sending to. A conversation that is idle
-is dropped; the journal has it. Nothing here knows of HTTP or of tenants: threads and runs have the journal's ids.
+A definition is a template: its own conversation is never served (SV-1). A conversation that is idle is dropped; the
+journal has it. Nothing here knows of HTTP or of tenants: threads and runs have the journal's ids.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,21 +22,16 @@ from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
 from ..conversation.reply import Reply
 from ..conversation.switchboard import Switchboard
-from ..core.agui.segments import Segment, Segments
 from ..core.jsonpatch import equal
-from ..errors import ConfigError, DispatchUnavailable, InvalidSpec
+from ..errors import ConfigError, InvalidSpec
 from ..loop.agent import AgentLoop
 from ..loop.ready_tools import external_tool
 from ..messages import JSON, InputPart, ToolSpec
-from ..records import Accept, RunQuery, RunSpec
+from ..records import RunSpec
 from ..runs.controller import RunController
 from ..runs.timing import RunTiming
 from .auth import Principal
 from .context import ContextEntry, RunContext, recalled
-from .metrics import Metrics
-from .settings import WorkOptions
-from .telemetry import Traces
-from .timed import timed
 
 logger = logging.getLogger("pilothouse.server")
 
@@ -77,8 +71,8 @@ class _Admitting(Switchboard):
         await self._admitted(spec)
 
 
-class Wing:
-    """One agent of the house.
+class ServedAgent:
+    """One agent.
 
     Attributes:
         runs: the agent's run controller.
@@ -284,184 +278,6 @@ class _Watch:
             self._begun.set_result(reply)
 
 
-class Segmented:
-    """The AG-UI runs of the runs that were asked for last, so that a run's facts are read for it once."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._kept: dict[str, Segments] = {}
-
-    async def of(self, key: str, name: str) -> list[Segment]:
-        """All of them as the journal has it now."""
-        found = self._kept.pop(key, None) or Segments(name)
-        self._kept[key] = found
-        while len(self._kept) > _KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        more = True
-        while more:
-            page = await self._journal.read(key, after=found.seq, kinds=_RESOLVED)
-            found.add([record for record in page.records if record.seq > found.seq])
-            more = page.more and bool(page.records)
-        return found.all()
-
-
-_RESOLVED: Final = frozenset({"request_resolved"})
-_KEPT: Final = 1000
-_LOOK_S: Final = 5.0
-
-
-class House:
-    """All wings and what they share."""
-
-    def __init__(
-        self,
-        agents: Mapping[str, AgentDefinition],
-        journal: Journal,
-        *,
-        auto_recover: AutoRecover,
-        clock: Clock,
-        figures: Callable[[], Mapping[str, Mapping[str, float]]],
-        capture_content: bool = False,
-        timing: RunTiming | None = None,
-        dispatcher: Dispatcher | None = None,
-        work: WorkOptions | None = None,
-    ) -> None:
-        if not agents:
-            raise ConfigError("a server needs at least one agent")
-        if work is not None and dispatcher is None:
-            raise ConfigError("a worker needs a dispatcher: give Server(dispatcher=…)")
-        self.journal = journal
-        self.clock = clock
-        self.draining = False
-        self.dispatcher = dispatcher
-        self._work = work
-        self.segments = Segmented(journal)
-        self.metrics = Metrics(clock, figures)
-        self.traces = Traces(clock, content=capture_content)
-        self._auto_recover = auto_recover
-        self._tasks: set[asyncio.Task[object]] = set()
-        self._recovering: list[asyncio.Task[object]] = []
-        writing = timed(journal, clock, self.metrics.append_seconds.add)
-        self.wings: dict[str, Wing] = {
-            name: Wing(
-                name,
-                definition,
-                writing,
-                auto_recover=auto_recover,
-                clock=clock,
-                spawn=self.spawn,
-                taken=self.watch,
-                timing=timing,
-                dispatcher=dispatcher,
-            )
-            for name, definition in agents.items()
-        }
-
-    def spawn(self, work: Awaitable[object], name: str) -> asyncio.Task[object]:
-        """A task of the server's own. Who awaits it gets what it raises; it is also logged, at `debug`."""
-
-        async def run() -> object:
-            return await work
-
-        task = asyncio.get_running_loop().create_task(run(), name=f"pilothouse {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.debug("%s: %s: %s", task.get_name(), type(error).__name__, error)
-
-    def open(self) -> None:
-        """Takes lost runs up again in the background, where that is wished for (SV-224)."""
-        for wing in self.wings.values():
-            if self._auto_recover == "on_open" and self.dispatcher is None:
-                self._recovering.append(self.spawn(self._take_up(wing), f"recovery of {wing.name}"))
-
-    async def open_dispatch(self) -> None:
-        """Takes what the dispatcher gives, if this is a worker; others only ask."""
-        if self.dispatcher is None:
-            return
-        if (work := self._work) is not None:
-            accept = Accept(config_change=work.config_change)
-            for wing in self.wings.values():
-                wing.runs.work(accept=accept, principal=work.per_principal, thread=work.per_thread)
-        try:
-            await self.dispatcher.start()
-        except DispatchUnavailable as error:
-            if work is not None:
-                raise
-            logger.warning("runs wait for the dispatcher: %s", error)
-
-    def watch(self, key: str, binding: str, since: int = 0) -> None:
-        """Counts what a run does behind fact `since`, and traces it where that is set up: where it is driven."""
-        wing = self.wings.get(binding)
-        if wing is None or (self.dispatcher is not None and self._work is None):
-            return
-        self.spawn(self.metrics.watch(wing.runs, key, wing.name, since=since), f"counting of {key}")
-        if self.traces.on:
-            self.spawn(self.traces.watch(wing.runs, key, wing.name, since=since), f"tracing of {key}")
-
-    async def _take_up(self, wing: Wing) -> None:
-        """Recovers an agent's lost runs. Those that are driven from their facts are watched as they are admitted."""
-        await _recovered(wing)
-        if wing.runs.descriptor.descriptor.recovery == "journal":
-            return
-        query = RunQuery(binding=wing.name, states=("accepted", "running", "waiting", "stopping"))
-        cursor: str | None = None
-        while True:
-            page = await wing.runs.catalog_runs(query, cursor=cursor, limit=500)
-            for entry in page.items:
-                if entry.ownership == "here":
-                    self.watch(entry.run_id, wing.name, entry.last_seq)
-            if (cursor := page.cursor) is None:
-                return
-
-    @property
-    def recovering(self) -> bool:
-        """Whether lost runs are being taken up again."""
-        return any(not task.done() for task in self._recovering)
-
-    async def recovered(self, key: str, seq: int) -> None:
-        """Waits until the facts of a run go on behind `seq`, or what could be taken up again was."""
-        waits = [
-            asyncio.ensure_future(self.journal.changed(key, seq, timeout=_LOOK_S)),
-            *[task for task in self._recovering if not task.done()],
-        ]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waits[0].cancel()
-
-    def wing_of(self, binding: str) -> Wing | None:
-        """The wing whose runs these are."""
-        return self.wings.get(binding)
-
-    def any_wing(self) -> Wing:
-        """A wing to read through: every run in the journal can be read by any (RC-66)."""
-        return next(iter(self.wings.values()))
-
-    async def aclose(self, seconds: float) -> None:
-        """Hands over what still lives to a later recovery (RC-52), then ends the server's own tasks."""
-        self.draining = True
-        await asyncio.gather(*[wing.runs.aclose(timeout=seconds) for wing in self.wings.values()])
-        if self.dispatcher is not None:
-            await self.dispatcher.aclose()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-
-async def _recovered(wing: Wing) -> None:
-    try:
-        await wing.runs.__aenter__()
-    except Exception:
-        logger.exception("the lost runs of agent %s were not recovered", wing.name)
-
-
 def _proposed(conversation: AgentController, state: Mapping[str, JSON]) -> dict[str, JSON]:
     """What a client's state would change: keys that differ, but those of AI controllers, which are theirs."""
     now = conversation.shared_state
@@ -523,4 +339,4 @@ def _conversation(made: AgentController | Runtime, name: str) -> AgentController
     )
 
 
-__all__ = ["AgentDefinition", "Ask", "AutoRecover", "House", "Sending", "Wing"]
+__all__ = ["AgentDefinition", "Ask", "AutoRecover", "Sending", "ServedAgent"]

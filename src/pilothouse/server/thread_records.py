@@ -27,7 +27,7 @@ _STEP = 200
 _WALK = 20_000  # runs at most at the first look into a journal
 
 
-class Shelf:
+class ThreadRecords:
     """The thread records of a journal."""
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
@@ -159,4 +159,4 @@ def title_of(messages: tuple[Message, ...]) -> str:
     return ""
 
 
-__all__ = ["DELETED", "IDS", "Shelf", "title_of"]
+__all__ = ["DELETED", "IDS", "ThreadRecords", "title_of"]
