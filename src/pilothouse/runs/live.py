@@ -345,15 +345,15 @@ class LiveRun:
         return await spill(draft, limit, largest, self.journal.put_blob) or draft
 
     def stored(self, records: Sequence[Record]) -> None:
-        """What follows from the facts of an append, once they are durable and folded: publish, then act, one by one."""
+        """What follows from the facts of an append, once they are durable and folded: publish, then tell and act, one by one."""
         acts = map(_ACTS.get, map(type, map(_fact, records)))
-        if self.observers:  # they may look at the ring, and find no more in it than they were told
+        self.ring.extend(records)
+        if self.observers:
             for record, act in zip(records, acts, strict=True):
-                self._publish(record, len(record.body) + RECORD_BYTES)
+                self._observe(record)
                 if act is not None:
                     act(self, record.fact)
         else:
-            self.ring.extend(records)
             for record, act in zip(records, acts, strict=True):
                 if act is not None:
                     act(self, record.fact)

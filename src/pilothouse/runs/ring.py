@@ -127,12 +127,13 @@ class Ring:
     def append(self, item: Item, size: int) -> None:
         """Publishes an item of about `size` bytes and wakes who waits."""
         items = self.items
-        if len(items) + self.start - self._flows_from >= WORTH:
-            self._flowed.append((self._flows_from, self.start + len(items)))
+        end = self.start + len(items)
+        if end - self._flows_from >= WORTH:
+            self._flowed.append((self._flows_from, end))
         items.append(item)
         if type(item) is Record:
             self.seq = item.seq
-        self._flows_from = self.start + len(items)
+        self._flows_from = end + 1
         self._bytes += size
         if len(items) >= self._look_at or self._bytes > self._limit_bytes:
             self._look()
@@ -164,13 +165,15 @@ class Ring:
 
     def extend(self, records: Sequence[Record]) -> None:
         """Publishes the records of one append: the same as one by one, for a third of it."""
-        if self.end - self._flows_from >= WORTH:
-            self._flowed.append((self._flows_from, self.end))
-        self.items += records
+        items, count = self.items, len(records)
+        end = self.start + len(items)
+        if end - self._flows_from >= WORTH:
+            self._flowed.append((self._flows_from, end))
+        items += records
         self.seq = records[-1].seq
-        self._flows_from = self.start + len(self.items)
-        self._bytes += sum(map(len, map(_body, records))) + RECORD_BYTES * len(records)
-        if len(self.items) >= self._look_at or self._bytes > self._limit_bytes:
+        self._flows_from = end + count
+        self._bytes += sum(map(len, map(_body, records))) + RECORD_BYTES * count
+        if len(items) >= self._look_at or self._bytes > self._limit_bytes:
             self._look()
         if self._waiters:
             self.wake()
