@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -19,46 +19,47 @@ from ..commands import (
     Resolution,
     Steer,
 )
-from ..conversation.extras import RunExtras
 from ..core.agui import events as agui
 from ..core.agui.content import snapshot
 from ..core.agui.ends import Detail, Names, interrupt
 from ..core.agui.events import Profile
 from ..core.agui.input import (
-    ClientMessage,
-    Invalid,
-    Plan,
     RunInput,
     history_of,
     imported,
     plan,
-    read_input,
 )
 from ..core.agui.position import Position, read
 from ..core.agui.segments import Segment, command_id
 from ..core.agui.wire import frame
 from ..core.canonical import digest_of
 from ..errors import PilothouseError
-from ..messages import JSON, InputPart, Message, Text
-from ..records import HistoryMessage, Parent, RunView
+from ..messages import JSON, Message, Text
+from ..records import HistoryMessage, RunView
+from .agui_request import (
+    ask_of,
+    extras_of,
+    input_of,
+    own_props,
+    profile_of,
+    user_message_ids,
+)
 from .answers import answers_of, check_taken, pending
-from .begin import Beginning, WhenBusy
+from .begin import Beginning, when_busy_of
 from .call import Call, answer
 from .connect import told_again
-from .context import ContextEntry
 from .following import Following
 from .hydrate import hydrated
 from .names import checked
 from .problems import Problem, invalid, not_found, problem_of
+from .registry import Leaving, Registry
 from .scope import ScopedRun, ScopedThread
-from .served_agent import Ask
 from .settings import AGUIOptions, HistoryPolicy
-from .stream import Closing, Leaving, Reader, Registry, Stream
+from .stream import Closing, Opening, Reader, Stream
 
 logger = logging.getLogger("pilothouse.server")
 
 _BROKEN: Final = frozenset({"failed", "cancelled", "unknown"})
-_BUSY: Final = frozenset({"raise", "steer", "queue", "supersede", "rollback", "supersede_orphan"})
 
 
 class AGUIFace:
@@ -87,8 +88,8 @@ class AGUIFace:
         agent = call.params.get("agent", "default")
         call.runs.has_agent(agent)
         body = await call.json()
-        asked = self._input(call, body)
-        profile = self._profile(call, asked.protocol_version)
+        asked = input_of(call, body)
+        profile = profile_of(call, self._options, asked.protocol_version)
         wanted_id = call.headers.get("x-run-id")
         if wanted_id is not None and wanted_id != asked.run_id:
             raise invalid(("X-Run-Id", "must equal runId"))
@@ -103,7 +104,7 @@ class AGUIFace:
         if (segment := await self._segment(thread, asked.run_id)) is not None:
             await call.runs.name_segment(asked.run_id, segment[0])
             return self._stream(
-                call, *segment, names=self._names(asked, profile), joined=False, known=_ids(asked)
+                call, *segment, names=self._names(asked, profile), joined=False, known=user_message_ids(asked)
             )
         if head is not None and view is not None and view.requests:
             answers = answers_of(asked, view.requests)
@@ -115,31 +116,9 @@ class AGUIFace:
     def _go_on(self, asked: RunInput, requests: Sequence[Request]) -> None:
         """Whether a new message may end a run that waits: not while a person is asked, unless it says so (SV-105)."""
         anew = bool(asked.messages) and asked.messages[-1].role == "user"
-        forced = _wish(asked).get("when_busy") in ("supersede", "rollback", "steer")
+        forced = own_props(asked).get("when_busy") in ("supersede", "rollback", "steer")
         if not anew or not (forced or all(request.kind == "external" for request in requests)):
             raise pending(requests)
-
-    def _input(self, call: Call, body: Mapping[str, Any]) -> RunInput:
-        limit = call.limits.input_messages
-        messages = body.get("messages")
-        if limit is not None and isinstance(messages, list) and len(messages) > limit:
-            raise invalid(("messages", f"{len(messages)} messages, the limit is {limit}"))
-        try:
-            found = read_input(body)
-        except Invalid as error:
-            raise invalid(*error.faults) from None
-        checked(found.run_id, "runId")
-        checked(found.thread_id, "threadId")
-        return found
-
-    def _profile(self, call: Call, version: str) -> Profile:
-        """SV-90: the query and the option win over what the client says of itself."""
-        wanted = call.query.get("profile", self._options.profile)
-        if wanted not in ("auto", "1.0", "legacy"):
-            raise invalid(("profile", "must be auto, 1.0 or legacy"))
-        if wanted == "auto":
-            return "1.0" if version.partition(".")[0] == "1" else "legacy"
-        return "1.0" if wanted == "1.0" else "legacy"
 
     def _names(self, asked: RunInput, profile: Profile) -> Names:
         return self._named(asked.thread_id, asked.run_id, profile)
@@ -189,7 +168,7 @@ class AGUIFace:
         digest: str,
         profile: Profile,
     ) -> ASGIApp:
-        props = _wish(asked)
+        props = own_props(asked)
         status = "" if head is None else (await head.view()).status
         if self._history == "client":
             planned = imported(asked.messages)
@@ -200,10 +179,10 @@ class AGUIFace:
             )
         if asked.resume and not planned.new:
             raise Problem(409, "request_not_pending", "these requests are not open, or not any more")
-        when_busy = _when_busy(props)
+        when_busy = when_busy_of(props.get("when_busy"), "forwardedProps.pilothouse.when_busy")
         if planned.action == "continue":  # nothing is said that could take the place of what runs
             when_busy = "raise"
-        wished = await _wished(call, props)
+        wished = await extras_of(call, props)
         extras = replace(
             wished,
             message_id=planned.new[-1].id if planned.new else None,
@@ -216,7 +195,7 @@ class AGUIFace:
             agent,
             thread,
             asked.run_id,
-            _ask(planned, asked),
+            ask_of(planned, asked),
             extras=extras,
             digest=digest,
             when_busy=when_busy,
@@ -282,7 +261,9 @@ class AGUIFace:
                 503, "answer_pending", "the run has not taken the answer in yet", headers={"Retry-After": "1"}
             )
         await call.runs.name_segment(asked.run_id, found[0])
-        return self._stream(call, *found, names=self._names(asked, profile), joined=False, known=_ids(asked))
+        return self._stream(
+            call, *found, names=self._names(asked, profile), joined=False, known=user_message_ids(asked)
+        )
 
     # GET and stop
 
@@ -297,7 +278,7 @@ class AGUIFace:
         raise invalid(("", "runId or threadId is wanted"))
 
     async def _join(self, call: Call, run_id: str) -> ASGIApp:
-        profile: Profile = self._profile(call, agui.PROTOCOL_VERSION)
+        profile: Profile = profile_of(call, self._options, agui.PROTOCOL_VERSION)
         run = await call.runs.find_run(run_id)
         if run is None:
             return await self._join_segment(call, run_id, profile)
@@ -318,7 +299,7 @@ class AGUIFace:
         """Tells a thread again, run by run, then follows the last one; an unknown thread is an empty stream (SV-182)."""
         call.runs.has_agent(call.params.get("agent", "default"))
         body = await call.json()
-        profile = self._profile(call, str(body.get("protocolVersion") or ""))
+        profile = profile_of(call, self._options, str(body.get("protocolVersion") or ""))
         thread = await call.runs.thread(checked(body.get("threadId"), "threadId"))
         return await self.follow_thread(call, thread, profile)
 
@@ -476,7 +457,7 @@ class AGUIFace:
         run_id: str,
         thread_id: str,
         names: Names,
-        opening: Any,
+        opening: Opening,
         *,
         key: str,
         replayed: bool = False,
@@ -512,66 +493,6 @@ class AGUIFace:
 def _messages(path: Sequence[HistoryMessage]) -> JSON:
     """A path in the protocol's own words."""
     return [msgspec.json.decode(agui.encode(message)) for message in snapshot(path, profile="1.0")]
-
-
-def _ask(planned: Plan, asked: RunInput) -> Ask:
-    """What the conversation is asked for, with what the client says beside it."""
-    context = tuple(
-        [ContextEntry(str(item.get("description") or ""), item.get("value")) for item in asked.context]
-    )
-    content = _content(planned.new) if planned.action == "send" else None
-    action: Any = "send" if planned.action == "continue" else planned.action
-    state = asked.state if isinstance(asked.state, dict) else {}
-    return Ask(action, content, planned.target, asked.forwarded_props, context, state)
-
-
-async def _wished(call: Call, props: Mapping[str, Any]) -> RunExtras:
-    """What `forwardedProps.pilothouse` wishes for the run: a parent, lower limits, metadata (SV-108)."""
-    parent = None
-    if (given := props.get("parent")) is not None:
-        path = "forwardedProps.pilothouse.parent"
-        if not isinstance(given, dict) or not isinstance(given.get("run_id"), str):
-            raise invalid((path, "must be {run_id, keep_through?}"))
-        through = given.get("keep_through")
-        if through is not None and not isinstance(through, str):
-            raise invalid((f"{path}.keep_through", "must be the id of a message"))
-        parent = Parent((await call.runs.run(given["run_id"])).key, through)
-    metadata = props.get("metadata")
-    return RunExtras(
-        parent=parent,
-        limits=props["limits"] if isinstance(props.get("limits"), dict) else {},
-        extensions={"server/metadata": metadata} if isinstance(metadata, dict) and metadata else {},
-    )
-
-
-def _content(new: Sequence[ClientMessage]) -> tuple[InputPart, ...]:
-    """The new user messages as one; an empty one is sent too (AC-48)."""
-    parts: list[InputPart] = []
-    for number, message in enumerate(new):
-        if number and parts and message.parts:
-            parts.append(Text("\n\n"))
-        parts += message.parts
-    return tuple(parts) or (Text(""),)
-
-
-def _ids(asked: RunInput) -> list[str]:
-    """The client's own messages."""
-    return [message.id for message in asked.messages if message.role == "user"]
-
-
-def _wish(asked: RunInput) -> Mapping[str, Any]:
-    """The one key of `forwardedProps` that is ours (SV-108)."""
-    found = asked.forwarded_props.get("pilothouse")
-    return found if isinstance(found, dict) else {}
-
-
-def _when_busy(props: Mapping[str, Any]) -> WhenBusy | None:
-    wanted = props.get("when_busy")
-    if wanted is None:
-        return None
-    if not isinstance(wanted, str) or wanted not in _BUSY:
-        raise invalid(("forwardedProps.pilothouse.when_busy", f"must be one of {', '.join(sorted(_BUSY))}"))
-    return wanted  # type: ignore[return-value]
 
 
 __all__ = ["AGUIFace"]

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple, final
 
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..clock import SystemClock, within
 from ..cluster import Dispatcher
@@ -26,7 +26,7 @@ from ..runs.timing import RunTiming
 from .agui import AGUIFace
 from .artifacts import ArtifactsFace
 from .auth import Authenticator, AuthRequest, LoopbackOnly
-from .begin import Beginning, WhenBusy
+from .begin import Beginning
 from .call import Call, answer
 from .control import ControlFace
 from .copilotkit import CopilotKitFace
@@ -37,12 +37,22 @@ from .names import is_id
 from .page import Page
 from .problems import Problem, document, not_found, problem_of
 from .proxies import Proxies
+from .registry import Leaving, Registry
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
 from .served import ServedAgents
 from .served_agent import AgentDefinition, AutoRecover
-from .settings import CORS, AGUIOptions, HistoryPolicy, OnDisconnect, ServerLimits, StreamOptions, WorkOptions
-from .stream import Leaving, Receive, Registry, Scope, Send, Stream, StreamCut
+from .settings import (
+    CORS,
+    AGUIOptions,
+    HistoryPolicy,
+    OnDisconnect,
+    ServerLimits,
+    StreamOptions,
+    WhenBusy,
+    WorkOptions,
+)
+from .stream import Stream, StreamCut
 from .telemetry import RequestSpan
 from .thread_records import ThreadRecords
 from .threads import ThreadsFace

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, get_args
 
 from msgspec.structs import replace
 
 from ..commands import Command, Steer
 from ..conversation.extras import RunExtras
 from ..errors import AgentBusy, ThreadConflict, Unsupported
-from ..messages import Message
+from ..messages import JSON, Message
 from .names import run_key
-from .problems import Problem
+from .problems import Problem, invalid
+from .registry import Registry
 from .scope import ScopedRun, ScopedRuns, ScopedThread
 from .served import ServedAgents
 from .served_agent import Ask
-from .settings import ServerLimits
-from .stream import Registry
-
-WhenBusy: TypeAlias = Literal["raise", "steer", "queue", "supersede", "rollback", "supersede_orphan"]
+from .settings import ServerLimits, WhenBusy
 
 SUPERSEDED: Final = "superseded"
 _SETTLE_S: Final = 20.0
 """A stop is bounded by the run controller (RC-40); this is a little more than its bound."""
+
+
+def when_busy_of(given: JSON, path: str) -> WhenBusy | None:
+    """The policy that a request names in its field `path`; None where it names none.
+
+    Raises:
+        Problem: 400, there is no such policy.
+    """
+    policies = get_args(WhenBusy)
+    if given is None:
+        return None
+    if given not in policies:
+        raise invalid((path, f"must be one of {', '.join(policies)}"))
+    return given  # type: ignore[no-any-return]
 
 
 class Begun:
@@ -210,4 +222,4 @@ async def _queued(
     return await send("queue", extras)
 
 
-__all__ = ["Beginning", "Begun", "WhenBusy"]
+__all__ = ["Beginning", "Begun", "when_busy_of"]

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from msgspec import Struct
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from ..clock import within
 from ..contracts import Clock
@@ -18,7 +19,6 @@ from ..messages import JSON
 from .problems import Problem, invalid
 from .scope import ScopedRuns
 from .settings import ServerLimits
-from .stream import Receive, Scope
 
 JSON_TYPE: Final = "application/json"
 MOST: Final = (1 << 31) - 1

@@ -22,13 +22,14 @@ from ..errors import CursorAhead
 from ..events import CommandReceived, Delta, OwnershipTold, RequestOpened, RunAccepted
 from ..messages import JSON, Message, Text
 from ..records import Accept, Record, RunQuery, RunView
-from .begin import Beginning, WhenBusy
+from .begin import Beginning, when_busy_of
 from .call import Call, answer, only
 from .names import Ids, checked
 from .problems import Problem, invalid
+from .registry import Leaving, Registry
 from .scope import ScopedRun
 from .served_agent import Ask
-from .stream import Leaving, Reader, Registry, Stream
+from .stream import Reader, Stream
 from .views import builtin, input_view, time_text
 
 _STATES: Final = frozenset({"accepted", "running", "waiting", "stopping", "unknown", "terminal"})
@@ -40,7 +41,6 @@ _STATUSES: Final = _STATES - {"terminal"} | {
     "failed",
     "corrupt",
 }
-_POLICIES: Final = ("raise", "steer", "queue", "supersede", "rollback", "supersede_orphan")
 
 
 def fact_view(record: Record, ids: Ids) -> dict[str, JSON]:
@@ -162,7 +162,7 @@ class ControlFace:
             _ask(body),
             extras=await _extras(call, body),
             digest=digest,
-            when_busy=_policy(body.get("when_busy")),
+            when_busy=when_busy_of(body.get("when_busy"), "when_busy"),
         )
         headers = {"Location": f"{call.root}/v1/runs/{run_id}", "Pilothouse-Run-Id": run_id}
         if begun.queued is not None:
@@ -408,14 +408,6 @@ def _among(query: Mapping[str, str], name: str, known: frozenset[str]) -> Any:
     if unknown := [value for value in wanted if value not in known]:
         raise invalid((name, f"{unknown[0]!r} is none of {', '.join(sorted(known))}"))
     return wanted
-
-
-def _policy(value: JSON) -> WhenBusy | None:
-    if value is None:
-        return None
-    if value not in _POLICIES:
-        raise invalid(("when_busy", f"must be one of {', '.join(_POLICIES)}"))
-    return value  # type: ignore[no-any-return]
 
 
 def _ask(body: Mapping[str, JSON]) -> Ask:

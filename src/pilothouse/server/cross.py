@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.responses import Response
+from starlette.types import Scope, Send
 
 from .settings import CORS
-from .stream import Scope, Send
 
 ALLOWED: Final = "Authorization, Content-Type, Accept, Last-Event-ID, Idempotency-Key, X-Run-Id, traceparent"
 EXPOSED: Final = "Location, Retry-After, Pilothouse-Run-Id, Pilothouse-Thread-Id, Idempotent-Replayed"

@@ -18,9 +18,9 @@ from ..core.agui.wire import Flow, frame, framed
 from ..events import Delta
 from ..records import Record
 from .connect import opened
+from .registry import Registry
 from .scope import ScopedRun
 from .settings import AGUIOptions
-from .stream import Registry
 
 logger = logging.getLogger("pilothouse.server")
 

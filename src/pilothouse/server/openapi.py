@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import getdoc
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from .. import commands, events
 from .._version import __version__
 from ..messages import InputPart, ToolSpec
 from .problems import MEDIA_TYPE
+from .settings import WhenBusy
 
 JSONSchema = dict[str, Any]
 
@@ -50,9 +51,7 @@ def _page(of: JSONSchema) -> JSONSchema:
     return _record("items", items={"type": "array", "items": of}, next={"type": ["string", "null"]})
 
 
-_POLICY: Final[JSONSchema] = {
-    "enum": ["raise", "steer", "queue", "supersede", "rollback", "supersede_orphan", None]
-}
+_POLICY: Final[JSONSchema] = {"enum": [*get_args(WhenBusy), None]}
 
 _SCHEMAS: Final[Mapping[str, JSONSchema]] = MappingProxyType(
     {

@@ -8,9 +8,9 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from .problems import not_found
-from .stream import Receive, Scope, Send
 
 STATIC: Final = Path(__file__).with_name("static")
 

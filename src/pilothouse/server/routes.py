@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from .call import Call
 from .problems import Problem
-from .stream import Scope
 
 Handler: TypeAlias = Callable[[Call], Awaitable[ASGIApp]]
 

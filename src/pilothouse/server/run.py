@@ -18,12 +18,13 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from ..errors import ConfigError
 from .app import Server
 from .auth import is_loopback
 from .connection import protocol
-from .stream import ABORT, Receive, Scope, Send, StreamCut
+from .stream import ABORT, StreamCut
 
 logger = logging.getLogger("pilothouse.server")
 

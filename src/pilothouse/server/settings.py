@@ -127,6 +127,16 @@ HistoryPolicy = Literal["server", "client"]
 
 OnDisconnect = Literal["continue", "cancel"] | CancelAfter
 
+WhenBusy = Literal[
+    "raise",  # 409
+    "steer",  # the live run takes the message in
+    "queue",  # it waits for the live run's end
+    "supersede",  # the live run is stopped; the new one comes behind what it said
+    "rollback",  # the live run is stopped; the new one hangs where that one hangs
+    "supersede_orphan",  # supersede, unless somebody follows the live run: then raise
+]
+"""What a new send on a busy thread means (SV-116)."""
+
 
 __all__ = [
     "CORS",
@@ -136,5 +146,6 @@ __all__ = [
     "OnDisconnect",
     "ServerLimits",
     "StreamOptions",
+    "WhenBusy",
     "WorkOptions",
 ]
