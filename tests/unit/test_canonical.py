@@ -585,3 +585,8 @@ def test_what_is_too_deep_to_be_stored_is_left_as_it_is() -> None:
     for _ in range(3 * MAX_DEPTH):
         deep = {"b": deep, "a": []}
     assert ordered(deep) == deep
+
+
+def test_a_field_that_json_cannot_write_at_all_is_misshapen_too() -> None:
+    """RC-3: a class does not look at its fields when somebody makes one."""
+    assert "type" in misshapen(Image("image/png", filename=object()))  # type: ignore[arg-type]

@@ -328,7 +328,7 @@ def misshapen(value: Value) -> str:
     """Why a value of the vocabulary is none: where it holds what it must not hold, or what JSON cannot; else empty."""
     try:
         readable(encode(value), type(value))
-    except NotJSON as error:
+    except (NotJSON, TypeError) as error:  # a type error is of a field that the check need not look at
         return str(error)
     return ""
 

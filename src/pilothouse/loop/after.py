@@ -71,8 +71,8 @@ def _overridden(end: CallFinished, change: Override) -> CallFinished:
     content = end.content
     if change.parts is not None or change.structured is not None:
         kept = change.parts if change.parts is not None else _texts_of(end)
-        content = content_of(ToolResult(tuple(kept), change.structured)).parts
-    is_error = end.is_error if change.is_error is None else change.is_error
+        content = content_of(ToolResult(kept, change.structured)).parts
+    is_error = end.is_error if change.is_error is None else bool(change.is_error)
     marks = set(end.marks)
     if change.terminate is not None:
         marks = marks | {"terminate"} if change.terminate else marks - {"terminate"}

@@ -245,7 +245,10 @@ class AgentLoop:
             if not spec.options and spec.output_schema is None:
                 self._plan = plan
         trail = self._trails.take(spec.thread_id, [*start.history, *spec.input])
-        work = Work(plan, start, port, self._clock, trail)
+        try:
+            work = Work(plan, start, port, self._clock, trail)
+        except ConfigError as error:  # of the tools, where a user's code gives them
+            raise StartRefused("config", str(error)) from error
         work.with_reader = (
             _with_reader  # given the work when it is called: a run leaves no cycle for the collector
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, final
@@ -80,6 +81,9 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, eq=False):
             raise ConfigError(
                 f"approval.timeout must be positive, or None for no limit, not {self.timeout!r}"
             )
+        for name in ("deny", "ask", "allow"):
+            if isinstance(given := getattr(self, name), str) or not isinstance(given, Sequence):
+                raise ConfigError(f"approval.{name} must be a list of names or functions, not {given!r}")
         if self.unattended not in ("wait", "deny"):
             raise ConfigError(f"approval.unattended must be wait or deny, not {self.unattended!r}")
 
@@ -87,7 +91,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, eq=False):
         """Says whether a call runs, is asked about, or is denied. What its functions raise passes through."""
         if _any(self.deny, check):
             return Decision("deny", "The policy does not allow this call.")
-        if self.critical is not None and self.critical(check):
+        if self.critical is not None and _says(self.critical, check):
             return Decision("ask", "critical")
         if _any(self.ask, check):
             return Decision("ask", "policy")
@@ -95,7 +99,7 @@ class ApprovalPolicy(Struct, frozen=True, kw_only=True, eq=False):
             return Decision("ask", "changed")
         if _any(self.allow, check) or any(rule.pin == tool.pin and rule.fits(check) for rule in rules):
             return _RUN
-        wish = tool.approval(check) if callable(tool.approval) else tool.approval
+        wish = _says(tool.approval, check) if callable(tool.approval) else tool.approval
         if self.mode == "never":
             return _RUN
         if wish is not None:
@@ -113,7 +117,19 @@ _RUN: Final = Decision("run")
 
 
 def _any(matches: Sequence[Match], check: CallCheck) -> bool:
-    return any(match(check) if callable(match) else fnmatchcase(check.tool, match) for match in matches)
+    return any(
+        _says(match, check) if callable(match) else fnmatchcase(check.tool, match) for match in matches
+    )
+
+
+def _says(function: Callable[[CallCheck], Any], check: CallCheck) -> Any:
+    """The answer of a user's function. One that has to be awaited would be true whatever it comes to."""
+    answer = function(check)
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError("a function of the approval policy must not be async")
+    return answer
 
 
 def is_plain(policy: ApprovalPolicy, tool: Tool) -> bool:

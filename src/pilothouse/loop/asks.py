@@ -7,6 +7,7 @@ cannot start yet, alone. After an approval nothing changes the arguments and not
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar, final
 
@@ -22,12 +23,13 @@ from .book import Entry
 from .checking import Checker, Ready, Refusal
 from .desk import Desk, Waiting
 from .item import Item, resolved
-from .results import content_of
+from .results import BadResult, content_of
 from .schema import InvalidArguments, reader_of
 from .spill import Spill
 from .tools import ToolResult
 from .work import Work
 
+logger: Final = logging.getLogger("pilothouse.loop")
 T = TypeVar("T")
 TERMINATE: Final = "pilothouse/terminate"
 """Extension of an answer command: its result ends the asking (LP-6)."""
@@ -198,7 +200,12 @@ class Asks:
                     return
                 ready = edited
             if resolution.scope == "thread":
-                rule = self._work.plan.config.approval.rule(self._checker.view(ready), ready.tool)
+                try:
+                    rule = self._work.plan.config.approval.rule(self._checker.view(ready), ready.tool)
+                except Exception:
+                    logger.exception("what is to be remembered of tool %s could not be told", ready.tool.name)
+                    await pending.reject("answer_mismatch", "It cannot be remembered: allow it once.")
+                    return
                 self._bench.remember(self._work.thread_id, rule)
             item.ready = ready
             item.approved_by = request_id
@@ -238,7 +245,11 @@ class Asks:
         await self._work.book.write()
 
     async def _external_end(self, call: ToolCall, result: ExternalResult, *, terminate: bool) -> CallFinished:
-        content = content_of(ToolResult(result.content, is_error=result.is_error))
+        try:
+            content = content_of(ToolResult(result.content, is_error=result.is_error))
+        except BadResult as bad:
+            text = f"{call.tool} ran, but its result cannot be written down: {bad}."
+            return CallFinished(call.call_id, "failed", text_parts(text), True, "bad_result", "bad_result")
         marks = ("terminate",) if terminate else ()
         end = CallFinished(call.call_id, "succeeded", content.parts, content.is_error, marks=marks)
         return await self._spill.fit(end, self._work.tools.get(call.tool))

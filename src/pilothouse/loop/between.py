@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, final
 
 import msgspec
 
@@ -12,12 +14,22 @@ from ..events import Completed, Failed, Incomplete, Noted, Outcome
 from ..messages import JSON, Message, Model
 from ..responses import ModelSettings
 from .asking import Answer
-from .compacting import replace_context
+from .compacting import all_messages, replace_context
 from .hooks import HookFailed, NextTurn, TurnInfo
 from .tools import ToolSet
 from .work import Payload, Work
 
 NEXT_NOTE: Final = "loop/next"
+_CHANGES: Final[Mapping[str, type[Any]]] = MappingProxyType(
+    {
+        "messages": Sequence,
+        "model": Model,
+        "tools": Iterable,
+        "system_prompt": str,
+        "settings": ModelSettings,
+    }
+)
+"""What each field of a `NextTurn` must be."""
 
 
 @final
@@ -86,6 +98,10 @@ class Between:
 
     def _apply(self, change: NextTurn) -> None:
         work = self._work
+        for name, wanted in _CHANGES.items():
+            value = getattr(change, name)
+            if value is not None and not isinstance(value, wanted):
+                raise HookFailed(f"prepare_next_turn returned {type(value).__name__} as {name}")
         if change.model is not None:
             work.plan.providers.of(change.model)  # a model that nobody serves is a ConfigError now, not later
             work.model = change.model
@@ -98,7 +114,7 @@ class Between:
         if change.model is not None or change.system_prompt is not None or change.settings is not None:
             work.book.note(Noted(NEXT_NOTE, _written(change)))
         if change.messages is not None:
-            if not all(isinstance(message, Message) for message in change.messages):
+            if not all_messages(work, change.messages):
                 raise HookFailed("prepare_next_turn returned something that is no message")
             replace_context(work, change.messages, "prepare_next_turn")
 

@@ -79,7 +79,7 @@ class Checker:
             text = f"{tool.name} was not run: the check before it failed ({failure})."
             return Refusal("hook_error", text)
         if isinstance(verdict, Block):
-            return Refusal("blocked", verdict.reason or f"{tool.name} was not run: it was blocked.")
+            return Refusal("blocked", str(verdict.reason or f"{tool.name} was not run: it was blocked."))
         if isinstance(verdict, Rewrite):
             return self.accept(call, tool, verdict.args)
         return ready
@@ -102,6 +102,9 @@ class Checker:
             frozen = tool.accept(given)
         except (InvalidArguments, ToolError) as error:
             return Refusal("invalid_args", str(error))
+        except Exception:
+            logger.exception("checking the arguments of a call of tool %s failed", tool.name)
+            return Refusal("hook_error", f"{tool.name} was not run: its arguments could not be checked.")
         try:
             effect, resource = tool.effect_of(frozen.json), tool.resource_of(frozen.json)
         except Exception:

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.canonical import misshapen
 from ..events import HistoryCompacted
 from ..messages import Message
 from .work import Work
+
+
+def all_messages(work: Work, given: Sequence[object]) -> bool:
+    """Whether a user's code gave messages only, each of which can be recorded."""
+    known = {id(message) for message in work.context}
+    return all(id(message) in known or is_message(message) for message in given)
+
+
+def is_message(given: object) -> bool:
+    """Whether that is a message which can be recorded: a class does not look at its fields."""
+    return isinstance(given, Message) and not misshapen(given)
 
 
 def replace_context(work: Work, messages: Sequence[Message], method: str) -> None:

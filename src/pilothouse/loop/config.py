@@ -6,7 +6,8 @@ A configuration holds no state of a run and serves any number of them at once.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from functools import cache, lru_cache
+from decimal import Decimal
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from msgspec import Struct, field
@@ -35,9 +36,30 @@ MIN_WINDOW: Final = 16_384
 """Tokens: a smaller window leaves no room for a conversation."""
 
 
-def _check(field: str, value: object, fits: bool, wanted: str) -> None:
-    if not fits:
+def _check(field: str, value: object, fits: Callable[[Any], bool], wanted: str) -> None:
+    try:
+        good = fits(value)
+    except (TypeError, ValueError, ArithmeticError):  # of another type, so that it cannot be compared
+        good = False
+    if not good:
         raise ConfigError(f"{field} must be {wanted}, not {value!r}")
+
+
+def _not_negative(value: Any) -> bool:
+    return bool(value >= 0)
+
+
+def _at_least_one(value: Any) -> bool:
+    return bool(value >= 1)
+
+
+def _positive(value: Any) -> bool:
+    return bool(value > 0)
+
+
+def _is_money(value: Any) -> bool:
+    amount = Decimal(str(value))
+    return amount.is_finite() and amount >= 0
 
 
 @final
@@ -58,11 +80,11 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     max_delay: float = 60.0
 
     def __post_init__(self) -> None:
-        _check("retry.attempts", self.attempts, self.attempts >= 1, "at least 1")
-        _check("retry.base", self.base, self.base >= 0, "not negative")
-        _check("retry.factor", self.factor, self.factor >= 1, "at least 1")
-        _check("retry.jitter", self.jitter, 0 <= self.jitter <= 1, "between 0 and 1")
-        _check("retry.max_delay", self.max_delay, self.max_delay >= 0, "not negative")
+        _check("retry.attempts", self.attempts, _at_least_one, "at least 1")
+        _check("retry.base", self.base, _not_negative, "not negative")
+        _check("retry.factor", self.factor, _at_least_one, "at least 1")
+        _check("retry.jitter", self.jitter, lambda part: 0 <= part <= 1, "between 0 and 1")
+        _check("retry.max_delay", self.max_delay, _not_negative, "not negative")
 
     def delay(self, failures: int) -> float:
         """Seconds to wait after so many failed requests, without a hint of the server."""
@@ -70,6 +92,11 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 
         seconds = min(self.base * self.factor ** (failures - 1), self.max_delay)
         return float(seconds * (1 + self.jitter * (2 * random() - 1)))  # noqa: S311 - no secret
+
+
+_UNBOUNDED: Final = frozenset({"input_tokens", "output_tokens", "total_tokens", "cost", "deadline"})
+"""Limits that may be None."""
+_AMOUNT: Final = "a number from 0 on"
 
 
 @final
@@ -112,10 +139,10 @@ class Limits(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if name == "per_tool":
                 for tool, count in value.items():
-                    _check(f"limits.per_tool[{tool!r}]", count, count >= 0, "not negative")
-            elif value is not None:
-                _check(f"limits.{name}", value, float(value) >= 0, "not negative")
-        _check("limits.parallel_tools", self.parallel_tools, self.parallel_tools >= 1, "at least 1")
+                    _check(f"limits.per_tool[{tool!r}]", count, _not_negative, "not negative")
+            elif value is not None or name not in _UNBOUNDED:
+                _check(f"limits.{name}", value, _is_money if name == "cost" else _not_negative, _AMOUNT)
+        _check("limits.parallel_tools", self.parallel_tools, _at_least_one, "at least 1")
 
     def lowered(self, changes: dict[str, Any]) -> Limits:
         """These limits with some lowered, never raised: what `loop.limits` of one run may do.
@@ -133,8 +160,12 @@ class Limits(Struct, frozen=True, kw_only=True):
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"loop.limits.{name}: {value!r} is no number")
             mine = getattr(self, name)
-            lower[name] = value if mine is None else min(mine, value)
+            lower[name] = value if mine is None else min(mine, value, key=_amount)
         return replace(self, **lower)
+
+
+def _amount(value: Any) -> Decimal:
+    return Decimal(str(value))  # a limit on money may be written as text
 
 
 def _lower_each(mine: Mapping[str, int], given: Any) -> dict[str, int]:
@@ -152,9 +183,41 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "model": (Model, type(None)),
+    "settings": (ModelSettings,),
+    "retry": (RetryPolicy,),
+    "limits": (Limits,),
+    "approval": (ApprovalPolicy,),
+}
+_HOOKS: Final = (
+    "before_tool_call",
+    "after_tool_call",
+    "transform_context",
+    "prepare_next_turn",
+    "should_stop_after_turn",
+    "get_steering_messages",
+    "get_follow_up_messages",
+    "has_pending_steering",
+    "over_window_relief",
+)
+
+
+def _is_one(kinds: tuple[type, ...], value: object) -> bool:
+    return isinstance(value, kinds)
+
+
+def _is_hook(value: object) -> bool:
+    return value is None or callable(value)
+
+
 def _check_subscribable(source: AsyncIterable[object] | None) -> None:
     """A one-shot iterator would serve the first tool phase alone: each `aiter()` must be a new subscription."""
-    if source is not None and hasattr(source, "__anext__"):
+    if source is None:
+        return
+    if not hasattr(source, "__aiter__"):
+        raise ConfigError(f"steering_notifications must be an asynchronous iterable, not {source!r}")
+    if hasattr(source, "__anext__"):
         raise ConfigError(
             "steering_notifications must be subscribable more than once, not a one-shot iterator: use Notifier"
         )
@@ -249,31 +312,43 @@ class LoopConfig(Struct, frozen=True, kw_only=True, eq=False):
     yield_probe_interval: float = 2.0
 
     def __post_init__(self) -> None:
-        _check("max_empty_retries", self.max_empty_retries, self.max_empty_retries >= 0, "not negative")
+        for name, kinds in _KINDS.items():
+            _check(
+                name,
+                getattr(self, name),
+                partial(_is_one, kinds),
+                " or ".join([kind.__name__ for kind in kinds]),
+            )
+        for name in _HOOKS:
+            _check(name, getattr(self, name), _is_hook, "a function, or None")
+        _check("max_empty_retries", self.max_empty_retries, _not_negative, "not negative")
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
-            _check(name, value, value in choices, " or ".join(choices))
-        _check("output_retries", self.output_retries, self.output_retries >= 0, "not negative")
-        _check("max_steering_turns", self.max_steering_turns, self.max_steering_turns >= 0, "not negative")
+            _check(name, value, choices.__contains__, " or ".join(choices))
+        _check("output_retries", self.output_retries, _not_negative, "not negative")
+        _check("max_steering_turns", self.max_steering_turns, _not_negative, "not negative")
+        _check("yield_probe_interval", self.yield_probe_interval, _positive, "more than zero")
+        _check("run_idle_timeout", self.run_idle_timeout, _not_negative, "not negative")
+        _check("wire_dump_limit", self.wire_dump_limit, _not_negative, "not negative")
         _check(
-            "yield_probe_interval", self.yield_probe_interval, self.yield_probe_interval > 0, "more than zero"
-        )
-        _check("run_idle_timeout", self.run_idle_timeout, self.run_idle_timeout >= 0, "not negative")
-        _check("wire_dump_limit", self.wire_dump_limit, self.wire_dump_limit >= 0, "not negative")
-        _check(
-            "spill_above", self.spill_above, self.spill_above >= 8_192, "at least 8192: both ends are kept"
+            "spill_above", self.spill_above, lambda size: size >= 8_192, "at least 8192: both ends are kept"
         )
         _check(
-            "result_limit", self.result_limit, self.result_limit >= self.spill_above, "at least spill_above"
+            "result_limit", self.result_limit, lambda size: size >= self.spill_above, "at least spill_above"
         )
         cap = self.context_window_cap
-        _check("context_window_cap", cap, cap is None or cap >= MIN_WINDOW, f"at least {MIN_WINDOW}, or None")
+        _check(
+            "context_window_cap",
+            cap,
+            lambda size: size is None or size >= MIN_WINDOW,
+            f"at least {MIN_WINDOW}, or None",
+        )
         _check_subscribable(self.steering_notifications)
-        _check("cancel_grace", self.cancel_grace, self.cancel_grace >= 0, "not negative")
+        _check("cancel_grace", self.cancel_grace, _not_negative, "not negative")
         for name in ("send_timeout", "stream_idle_timeout", "tool_timeout", "hook_timeout"):
             value = getattr(self, name)
             if value is not None:
-                _check(name, value, value > 0, "positive, or None for no limit")
+                _check(name, value, _positive, "positive, or None for no limit")
 
     @staticmethod
     @lru_cache(maxsize=64)

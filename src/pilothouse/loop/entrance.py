@@ -165,7 +165,8 @@ class Entrance:
         declared = limit
         if tool.expected is not None:
             try:
-                declared = tool.expected(ready.arguments)
+                told = tool.expected(ready.arguments)
+                declared = None if told is None else float(told)
             except Exception:
                 logger.exception("the expected time of tool %s could not be told", tool.name)
         return StuckWatch(config, ready.effect, attempt, declared, now)

@@ -188,7 +188,7 @@ class Caller:
             Stopped: the run was stopped; this wins over what the hook returned.
         """
         try:
-            value = hook(*args)
+            value = self._called(hook, args)
             if inspect.isawaitable(value):
                 value = await self._awaited(value)
         except (Stopped, HookFailed):
@@ -205,6 +205,12 @@ class Caller:
         if value is not None and not isinstance(value, returns):
             raise HookFailed(f"{name} returned {type(value).__name__}")
         return value
+
+    def _called(self, hook: Callable[..., Any], args: Sequence[Any]) -> Any:
+        try:
+            return hook(*args)
+        except asyncio.CancelledError:  # nothing was awaited, so nobody has cancelled the run's task
+            raise HookFailed("it was cancelled from inside") from None
 
     async def _awaited(self, value: Awaitable[Any]) -> Any:
         region = Interruptible(self._clock, limit=self._timeout if self._net is None else self._net)

@@ -56,8 +56,10 @@ async def past_of(call: ToolCall, known: CallState, tools: ToolSet) -> Past | No
 def _again(call: ToolCall, known: CallState, tool: Tool, facts: Sequence[CallObserved] = ()) -> Past:
     """Another attempt with the same arguments and key."""
     try:
-        values = tool.thaw(known.arguments)
-    except InvalidArguments:
+        values, resource = tool.thaw(known.arguments), tool.resource_of(known.arguments)
+    except Exception as error:
+        if not isinstance(error, InvalidArguments):
+            logger.exception("a call of tool %s could not be made ready again", tool.name)
         return Past(facts, settle(known, "tool_changed", by="runtime"))
     ready = Ready(
         replace(call, arguments=known.arguments),
@@ -67,7 +69,7 @@ def _again(call: ToolCall, known: CallState, tool: Tool, facts: Sequence[CallObs
         known.arguments_digest,
         known.key,
         known.effect,
-        tool.resource_of(known.arguments),
+        resource,
     )
     return Past(facts, None, None, ready, known.attempt + 1)
 

@@ -15,6 +15,7 @@ from ..commands import CommandKind
 from ..events import MessageAdded, Noted
 from ..messages import MEDIA, Message, Text, user_message
 from ..records import Draft
+from .compacting import is_message
 from .hooks import HookFailed, PollInfo
 from .work import Work
 
@@ -127,7 +128,7 @@ class Queues:
     def _message(self, given: object, made_id: str) -> Message | None:
         if isinstance(given, str):
             given = user_message(given, made_id)
-        if not isinstance(given, Message) or given.role != "user":
+        if not isinstance(given, Message) or given.role != "user" or not is_message(given):
             return None
         size = sum(len(part.text) for part in given.parts if isinstance(part, Text))
         return (

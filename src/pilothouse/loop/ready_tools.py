@@ -29,6 +29,8 @@ class ReadySchema:
 
     def accept(self, given: Args) -> Frozen:
         """Validates and freezes; what `validate` raises as `ToolError` passes through."""
+        if not isinstance(given, Mapping):  # of a shim or a rewrite; a model's are an object
+            raise InvalidArguments(f"The arguments of {self._tool} are no JSON object.")
         if self._validate is not None:
             arguments = dict(self._validate(dict(given)))
         else:

@@ -17,7 +17,7 @@ from ..events import Failed, Incomplete, ModelRequested, Noted, Outcome
 from ..messages import JSON, Message, Usage
 from ..responses import ModelRequest, ModelSettings
 from .book import Entry
-from .compacting import replace_context
+from .compacting import all_messages, replace_context
 from .dump import dump_of
 from .hooks import HookFailed, OverWindow, Relief
 from .payload import Payloads
@@ -130,7 +130,7 @@ class Requests:
             self._note_guard("relief_failed", cause, estimate, window, failure=str(failure))
             return False
         relief = found if isinstance(found, Relief) or found is None else Relief(found)
-        if relief is None or not all(isinstance(message, Message) for message in relief.messages):
+        if relief is None or not all_messages(work, relief.messages):
             self._note_guard("relief_failed", cause, estimate, window, failure="no smaller list")
             return False
         work.book.note(*before)

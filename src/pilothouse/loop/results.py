@@ -7,19 +7,25 @@ import dataclasses
 import datetime as dt
 import enum
 import json
+import logging
 import math
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from ..core.canonical import MAX_DEPTH as STORED_DEPTH
+from ..core.canonical import settled
 from ..core.unicode import clean
-from ..messages import JSON, Part, Structured, Text, Value
+from ..messages import JSON, MEDIA, Part, Structured, Text, Value
 from .tools import Backgrounded, ToolResult
 
 NO_OUTPUT: Final = "(no output)"
-MAX_DEPTH: Final = 100
+MAX_DEPTH: Final = STORED_DEPTH - 10
+"""Of a value; what facts put around it, a list of messages in the worst case, needs the rest."""
+logger: Final = logging.getLogger("pilothouse.loop")
 _PARTS: Final = get_args(Part)
 
 
@@ -44,6 +50,17 @@ def content_of(value: object) -> Content:
     Raises:
         BadResult: it cannot be written down.
     """
+    try:
+        return _content_of(value)
+    except BadResult:
+        raise
+    except Exception as error:  # what a value does while it is written down is anybody's code
+        kind = type(value).__name__
+        logger.exception("a value of type %s cannot be written down", kind)
+        raise BadResult(kind) from error
+
+
+def _content_of(value: object) -> Content:
     if isinstance(value, str):
         return Content(_texts(value))
     if isinstance(value, ToolResult):
@@ -63,16 +80,20 @@ def content_of(value: object) -> Content:
 def _handed_over(value: Backgrounded) -> Content:
     log = f" Its output goes to {value.log}." if value.log else ""
     text = f"{value.name} goes on in the background as job {value.job}.{log}"
-    data = {"job": value.job, "name": value.name, "log": value.log}
-    return Content((Text(text), Structured(data)), backgrounded=True)
+    data = to_json({"job": value.job, "name": value.name, "log": value.log})
+    return Content((Text(clean(text)), Structured(data)), backgrounded=True)
 
 
 def _own_words(result: ToolResult) -> Content:
+    is_error, terminate = (
+        bool(result.is_error),
+        bool(result.terminate),
+    )  # a return code is a natural `is_error`
     if result.structured is None:
-        return Content(_parts(result.parts), result.is_error, result.terminate)
+        return Content(_parts(result.parts), is_error, terminate)
     data = to_json(result.structured)
     parts = _parts(result.parts) if result.parts else (Text(_spell(data)),)
-    return Content((*parts, Structured(data)), result.is_error, result.terminate)
+    return Content((*parts, Structured(data)), is_error, terminate)
 
 
 def _texts(text: str) -> tuple[Part, ...]:
@@ -88,9 +109,23 @@ def _parts(parts: Iterable[Any]) -> tuple[Part, ...]:
                 kept.append(Text(clean(part.text), to_json(part.provider_data)))
         elif isinstance(part, Structured):
             kept.append(Structured(to_json(part.data)))
+        elif isinstance(part, _PARTS):
+            kept.append(_as_stored(part))
         else:
-            kept.append(part)
+            raise BadResult(f"{type(part).__name__} among its parts")
     return tuple(kept) or _texts("")
+
+
+def _as_stored(part: Any) -> Part:
+    """A part that a journal gives back as it is; its bytes are not written out for that, since they may be many."""
+    data = part.data if isinstance(part, MEDIA) else None
+    if not isinstance(data, bytes | bytearray | memoryview):
+        data = None
+    try:
+        kept: Part = settled(part if data is None else replace(part, data=None))[0]
+        return kept if data is None else replace(kept, data=bytes(data))
+    except (TypeError, ValueError) as error:
+        raise BadResult(f"{type(part).__name__}: {error}") from error
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode

@@ -150,7 +150,10 @@ class Tool:
 
     def resource_of(self, arguments: Args) -> str | None:
         """What such a call must have for itself."""
-        return self.resource(arguments) if callable(self.resource) else self.resource
+        resource = self.resource(arguments) if callable(self.resource) else self.resource
+        if resource is not None and not isinstance(resource, str):
+            raise ConfigError(f"tool {self.name}: {resource!r} is no name of a resource")
+        return resource
 
     def bind(self, values: Mapping[str, Any], context: ToolContext[Any]) -> Callable[[], Any]:
         """The call, ready to be made."""
@@ -271,11 +274,13 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     if unknown := set(options) - set(DEFAULTS):
         raise ToolDefinitionError(f"tool {name}: no option is called {min(unknown)!r}")
     options = {**DEFAULTS, **options}
-    effect, timeout = options["effect"], options["timeout"]
+    effect, timeout, resource = options["effect"], options["timeout"], options["resource"]
     if not callable(effect) and effect not in EFFECTS:
         raise ToolDefinitionError(f"tool {name}: effect {effect!r} is not one of {', '.join(EFFECTS)}")
     if options["execution"] not in (None, "parallel", "sequential"):
         raise ToolDefinitionError(f"tool {name}: execution {options['execution']!r} is no way to run")
+    if not callable(resource) and not isinstance(resource, str | None):
+        raise ToolDefinitionError(f"tool {name}: resource {resource!r} is no name")
     if timeout is not UNSET and timeout is not None and not timeout > 0:
         raise ToolDefinitionError(f"tool {name}: timeout {timeout!r} is not positive")
 
@@ -332,7 +337,11 @@ def tool_source(tools: Sequence[ToolLike] | Callable[[], Sequence[ToolLike]]) ->
     last: list[tuple[tuple[Tool, ...], ToolSet]] = []
 
     def supply() -> ToolSet:
-        now = tuple([_remembered(given, made) for given in tools()])
+        try:
+            given = list(tools())
+        except Exception as error:
+            raise ConfigError(f"tools: what gives them raised {type(error).__name__}") from error
+        now = tuple([_remembered(one, made) for one in given])
         if not last or last[0][0] != now:
             last[:] = [(now, ToolSet(now))]
         return last[0][1]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 from msgspec import Struct
 
 from ..core.calls import result_message, text_parts
+from ..errors import ConfigError
 from ..events import (
     CallFinished,
     Completed,
@@ -124,7 +125,10 @@ class Turns:
         work.check_stop()
         if work.turn >= work.plan.limits.turns:
             return self._end(Incomplete("limit", "turns"))
-        work.open_turn()
+        try:
+            work.open_turn()
+        except ConfigError as error:
+            return self._end(Failed("config", message=str(error)))
         self._answer = None
         work.book.note(TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None))
         if self._input is None and work.turn == 1 and work.plan.first_poll and not self._queues.quiet:

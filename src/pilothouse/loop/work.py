@@ -190,12 +190,16 @@ class Work:
             self.turn_usage = usage if self.turn_usage is None else self.turn_usage + usage
 
     def open_turn(self) -> None:
-        """Goes on to the next turn."""
+        """Goes on to the next turn.
+
+        Raises:
+            ConfigError: the tools that its user's code gives cannot be those of a request.
+        """
+        self.tools = self.tool_set or self.plan.tools()
         self.turn += 1
         self.attempt = 0
         self.turn_usage = None
         self.finished = {}
-        self.tools = self.tool_set or self.plan.tools()
         if self.spilled:
             self.tools = self.with_reader(self, self.tools)
 

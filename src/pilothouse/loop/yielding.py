@@ -82,10 +82,18 @@ class YieldWatch:
         if self.fired or (config.steering_notifications is None and config.has_pending_steering is None):
             return
         loop = asyncio.get_running_loop()
-        if config.steering_notifications is not None:
-            self._tasks.append(loop.create_task(self._listen(aiter(config.steering_notifications))))
+        if (items := self._subscribed()) is not None:
+            self._tasks.append(loop.create_task(self._listen(items)))
         if config.has_pending_steering is not None:
             self._tasks.append(loop.create_task(self._probe(config.has_pending_steering)))
+
+    def _subscribed(self) -> AsyncIterator[Any] | None:
+        source = self._config.steering_notifications
+        try:
+            return None if source is None else aiter(source)
+        except Exception:
+            logger.exception("steering_notifications failed: polling at turn boundaries goes on")
+            return None
 
     def arrived(self) -> None:
         """A command has arrived: fires if it steers."""
