@@ -6,8 +6,10 @@ import asyncio
 import uuid
 from contextlib import AsyncExitStack
 
+from clocks import MachineClock
 from clusterkit import patiently
 from pilothouse.clock import SystemClock
+from pilothouse.contracts import Clock
 from pilothouse.events import Completed, ContinuityRestored, Noted, RunEnded, TurnEnded, TurnStarted
 from pilothouse.journal import PostgresJournal
 from pilothouse.messages import Message, Text
@@ -23,23 +25,13 @@ END = (TurnEnded(1), RunEnded(Completed()))
 SPEC = RunSpec("r1", "t", (Message("m", "user", (Text("hi"),)),))
 
 
-class Wrong(SystemClock):
-    """A clock that is so many hours off."""
-
-    def __init__(self, hours: float) -> None:
-        self._off_ms = int(hours * 3_600_000)
-
-    def time_ms(self) -> int:
-        return super().time_ms() + self._off_ms
-
-
 async def node(
-    stack: AsyncExitStack, dsn: str, schema: str, board: Board, hours: float = 0.0, *script
+    stack: AsyncExitStack, dsn: str, schema: str, board: Board, clock: Clock, *script
 ) -> RunController:
     journal = await stack.enter_async_context(PostgresJournal(dsn, schema=schema))
     dispatcher = board.dispatcher()
     runs = RunController(
-        ScriptedRuntime(*script), journal=journal, dispatcher=dispatcher, timing=TIMING, clock=Wrong(hours)
+        ScriptedRuntime(*script), journal=journal, dispatcher=dispatcher, timing=TIMING, clock=clock
     )
     await stack.enter_async_context(runs)
     if script:
@@ -53,10 +45,11 @@ async def test_nobodys_clock_but_the_databases_counts() -> None:
     """RC-49, JR-24: workers an hour off in both directions take nothing from each other, and take over in time."""
     schema, board = f"wrong{uuid.uuid4().hex[:12]}", Board()
     async with AsyncExitStack() as stack:
-        web = await node(stack, shared_dsn(), schema, board, 24.0)
-        late = await node(stack, shared_dsn(), schema, board, -1.0, TurnStarted(1), UntilStopped(), Leave())
+        web = await node(stack, shared_dsn(), schema, board, MachineClock(24.0))
+        behind = MachineClock(-1.0)
+        late = await node(stack, shared_dsn(), schema, board, behind, TurnStarted(1), UntilStopped(), Leave())
         run = await web.start(SPEC)
-        early = await node(stack, shared_dsn(), schema, board, 1.0, TurnStarted(1), *END)
+        early = await node(stack, shared_dsn(), schema, board, MachineClock(1.0), TurnStarted(1), *END)
         for _ in range(3):  # its sweeps look, and find that the run is driven
             tickets, _ = await early.journal.relay.stranded(  # type: ignore[union-attr]
                 early.binding, early.descriptor.digest, after=0, limit=10
@@ -64,11 +57,12 @@ async def test_nobodys_clock_but_the_databases_counts() -> None:
             assert tickets == []
             assert (await web.journal.head("r1")).fence == 2  # type: ignore[union-attr]
             await SystemClock().sleep(TIMING.lease / 2)
-        late._fleet.agenda.after = lambda *_: None  # type: ignore[method-assign] - it renews nothing any more
+        behind.freeze()  # it renews nothing any more
         late.engine.die()  # type: ignore[attr-defined]
         assert (await run.wait(timeout=30)).outcome == Completed()
         facts = [record.fact for record in await web.events("r1")]
         assert sum(isinstance(fact, ContinuityRestored) for fact in facts) == 1
+        behind.thaw()
 
 
 async def test_a_database_that_is_away_for_many_leases_loses_nothing() -> None:
@@ -85,8 +79,8 @@ async def test_a_database_that_is_away_for_many_leases_loses_nothing() -> None:
 
     try:
         async with AsyncExitStack() as stack:
-            web = await node(stack, server.dsn, "away", board)
-            await node(stack, server.dsn, "away", board, 0.0, TurnStarted(1), steps, *END)
+            web = await node(stack, server.dsn, "away", board, SystemClock())
+            await node(stack, server.dsn, "away", board, SystemClock(), TurnStarted(1), steps, *END)
             await web.start(SPEC, until="accepted")
             await away.wait()
             await asyncio.to_thread(server.stop, hard=True)

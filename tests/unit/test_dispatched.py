@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from clocks import MachineClock
 from pilothouse.commands import Answer, Command, InputAnswer, Request
 from pilothouse.errors import InvalidSpec, RecoveryMismatch, UsageError
 from pilothouse.events import (
@@ -59,11 +60,12 @@ class Cluster:
         timing: RunTiming = TIMING,
         config_digest: str = "",
         principal: int | None = None,
+        clock: MachineClock | None = None,
     ) -> RunController:
         dispatcher = self.board.dispatcher()
         runtime = ScriptedRuntime(*script)
         runtime.config_digest = config_digest
-        runs = RunController(runtime, journal=self.journal, dispatcher=dispatcher, timing=timing)
+        runs = RunController(runtime, journal=self.journal, dispatcher=dispatcher, timing=timing, clock=clock)
         await self._stack.enter_async_context(runs)
         runs.work(accept=accept, principal=principal)
         await dispatcher.start()
@@ -222,12 +224,13 @@ async def test_a_run_at_rest_is_let_go_and_taken_up_by_its_answer(cluster: Clust
 async def test_another_worker_takes_over_from_a_dead_one(cluster: Cluster) -> None:
     """RC-49: the fence rises, the history has no gap, what the dead one still writes is refused; followers go on."""
     web = await cluster.web()
-    first = await cluster.worker(TurnStarted(1), UntilStopped(), Leave())
+    clock = MachineClock()
+    first = await cluster.worker(TurnStarted(1), UntilStopped(), Leave(), clock=clock)
     run = await web.start(spec())
     watching = asyncio.ensure_future(_all(web, "r1"))
-    await until(lambda: "r1" in first._fleet.live)
+    await until(lambda: first.stoppable("r1"))
     await cluster.worker(TurnStarted(1), *END)
-    first._fleet.agenda.after = lambda *_: None  # its loop stands still: it renews nothing any more
+    clock.freeze()  # it renews nothing any more
     first.engine.die()
     result = await run.wait(timeout=20)
     assert result.outcome == Completed()
@@ -236,6 +239,7 @@ async def test_another_worker_takes_over_from_a_dead_one(cluster: Cluster) -> No
     assert [fact.method for fact in restored] == ["journal"]
     seen = [item.seq for item in await watching if isinstance(item, Record)]
     assert seen == list(range(1, len(facts) + 1))
+    clock.thaw()
 
 
 async def test_a_worker_that_closes_hands_its_runs_over(cluster: Cluster) -> None:
