@@ -80,7 +80,7 @@ class Following(Surface, ABC):
         self._shared: Mapping[str, JSON] = controller.shared_state
         self._shown_state: Mapping[str, JSON] | None = None
         self._patch: Mapping[str, JSON] = EMPTY  # of the state: shown before it is a fact
-        self.client_tools = LocalTools(self._hub, self)
+        self.client_tools = LocalTools(self._hub, self._display, self, batch=self._batch)
         self._children = Children(clock.monotonic)
         self._child_views = Subagents(self._hub)
         self.subagents: Signal[Mapping[str, Subagent]] = self._child_views.signal

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import msgspec
@@ -21,15 +23,11 @@ TERMINATE: Final = "pilothouse/terminate"
 
 
 class Owner(Protocol):
-    """What the tools need of their agent."""
-
-    _display: Display
+    """Who hands results to the run."""
 
     def answer_external(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
         """Gives results to the waiting run."""
         ...
-
-    def _batch(self) -> object: ...
 
 
 def as_text(value: JSON) -> str:
@@ -66,10 +64,14 @@ class LocalTools:
         catalog: what is offered to runs that begin from now on.
     """
 
-    def __init__(self, hub: Hub, agent: Owner) -> None:
+    def __init__(
+        self, hub: Hub, display: Display, agent: Owner, *, batch: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(hub, (), "client_tools.pending")
         self.catalog: tuple[ToolSpec, ...] = ()
+        self._display = display
         self._agent = agent
+        self._batch = batch
         self._open: tuple[Request, ...] = ()
         self._staged: dict[str, ExternalResult] = {}  # request id -> its result
 
@@ -92,7 +94,7 @@ class LocalTools:
             call
             for request in self._open
             if request.id not in self._staged
-            and (call := self._agent._display.call(request.call_id or "")) is not None  # noqa: SLF001
+            and (call := self._display.call(request.call_id or "")) is not None
             and call.name in names
         ]
         self.pending.set(tuple(calls))
@@ -113,7 +115,7 @@ class LocalTools:
         """Puts a result down."""
         request = next((item for item in self._open if item.call_id == call_id), None)
         if request is None:
-            known = self._agent._display.call(call_id)  # noqa: SLF001
+            known = self._display.call(call_id)
             if known is None:
                 raise InvalidTarget(f"cannot settle {call_id!r}: there is no such call")
             return  # settled before
@@ -121,16 +123,14 @@ class LocalTools:
             return
         text = result.message if isinstance(result, Err) else as_text(result.value)
         self._staged[request.id] = ExternalResult((Text(text),), is_error=isinstance(result, Err))
-        with self._agent._batch():  # type: ignore[attr-defined]  # noqa: SLF001
+        with self._batch():
             value = result.value if isinstance(result, Ok) else result.message
             error = result.message if isinstance(result, Err) else None
-            self._agent._display.call_result(call_id, value, error=error)  # noqa: SLF001
+            self._display.call_result(call_id, value, error=error)
             self.publish()
 
     def flush(self) -> Awaitable[None]:
         """Gives what was put down to the run, without another model request if nothing else is open."""
-        import asyncio
-
         late: Later[None] = Later(asyncio.get_running_loop())
         op = self._hand_over(terminate=True)
         if op is None:
@@ -144,8 +144,6 @@ class LocalTools:
         self.settle(call_id, result)
         op = self._hand_over(terminate=False)
         if op is None:
-            import asyncio
-
             op = Operation(asyncio.get_running_loop())
             op.settle("nothing")
         return op

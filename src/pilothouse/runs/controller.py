@@ -48,7 +48,7 @@ from .timing import RunLimits, RunStats, RunTiming
 if TYPE_CHECKING:
     from .dispatched import Dispatched
     from .follow import Follower
-    from .mirror import Mirror
+    from .published import PublishedRun
 
 logger = logging.getLogger("pilothouse.runs")
 
@@ -249,7 +249,7 @@ class RunController:
             return Subscription(run_id, over, head.head.seq, lambda _: None)
         return self._subscribe(live)
 
-    def _subscribe(self, live: LiveRun | Mirror) -> Subscription:
+    def _subscribe(self, live: PublishedRun) -> Subscription:
         def closed(_: Subscription) -> None:
             live.followers -= 1
             if live.over and not live.followers:
@@ -289,7 +289,7 @@ class RunController:
         live = self._fleet.live.get(run_id)
         return None if live is None or live.over else live
 
-    def _shown(self, run_id: str) -> LiveRun | Mirror | None:
+    def _shown(self, run_id: str) -> PublishedRun | None:
         """What publishes the run here, wherever it is driven."""
         return self._live(run_id) or self._fleet.mirror(run_id)
 

@@ -13,8 +13,7 @@ from ..records import Ownership, Record, RecordPage, RunHead
 from .ring import Item, Subscription, Taker, Waiter
 
 if TYPE_CHECKING:
-    from .live import LiveRun
-    from .mirror import Mirror
+    from .published import PublishedRun
 
 PAGE = 500
 
@@ -28,8 +27,8 @@ class Source(NamedTuple):
     head: Callable[[str], Awaitable[RunHead]]
     read: Callable[[str, int, int], Awaitable[RecordPage]]
     changed: Callable[[str, int], Awaitable[int]]
-    live: Callable[[str], LiveRun | Mirror | None]
-    subscribe: Callable[[LiveRun | Mirror], Subscription]
+    live: Callable[[str], PublishedRun | None]
+    subscribe: Callable[[PublishedRun], Subscription]
     ownership: Callable[[RunHead], Ownership]
     attend: Callable[[str], Awaitable[None]] | None = None
 

@@ -1,7 +1,6 @@
 """A run that another process drives, shown here: its facts from the journal, its deltas through the relay.
 
-It has what followers, observers and waiters read of a live run, so that nobody who looks at a run needs to know where it
-is driven. One a run and process, however many look at it.
+Who looks at a run need not know where it is driven (`PublishedRun`). One a run and process, however many look at it.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from .port import resolve
 
 if TYPE_CHECKING:
     from .mirror import Mirror
+    from .published import PublishedRun
 
 logger = logging.getLogger("pilothouse.runs")
 
@@ -142,7 +143,7 @@ class Starter:
         fleet = self._fleet
         begun = asyncio.Event()
 
-        def shown() -> LiveRun | Mirror:  # this process may turn out to be the one that drives it
+        def shown() -> PublishedRun:  # this process may turn out to be the one that drives it
             return fleet.live.get(mirror.run_id) or mirror
 
         def look(_: object) -> None:
