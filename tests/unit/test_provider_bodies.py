@@ -191,11 +191,11 @@ def _nested(depth: int) -> dict:
 @every_dialect
 async def test_a_request_that_is_nested_too_deep_is_a_config_error(dialect: Dialect) -> None:
     """PV-1, PV-13: schemas, results and settings; nothing is raised and nothing is sent."""
-    result = Message("r", "tool", (Structured(_nested(2000)),), call_id="c")
+    result = Message("r", "tool", (Structured(_nested(50_000)),), call_id="c")
     history = [Message("u", "user", (Text("hi"),)), Message("a", "assistant", (ToolCall("c", "f"),)), result]
     provider = dialect.provider("m", base_url="http://127.0.0.1:1")
     for request in (
-        ask(tools=[ToolSpec("f", "", _nested(2000))]),
+        ask(tools=[ToolSpec("f", "", _nested(50_000))]),
         ask(messages=history),
         ask(settings={"extra": {"x": object()}}),
     ):
