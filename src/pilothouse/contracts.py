@@ -222,7 +222,12 @@ class RunFold(Protocol):
 
 
 class RunPort(Protocol):
-    """What a runtime is given to work with; valid for one attachment."""
+    """What a runtime is given to work with; valid for one attachment.
+
+    Ports may also have `attended` (bool, True): whether anybody can answer a request; `on_gate(callback)`: calls back when
+    a point was shut or opened, and returns a function that takes this back; and `flow(message_id, index)`: gives a function
+    that tells the next piece of that text, cheaper than `tell` for each. A runtime works without any of them.
+    """
 
     @property
     def state(self) -> RunFold:
@@ -283,7 +288,17 @@ class Runtime(Protocol):
     """A whole agent that can be driven: our loop, or an adapter to somebody else's.
 
     Optional, by the recovery level it declares: `resume(start, port)` (journal), `replay(start, prefix)` (replay),
-    `query(start, view)` (query).
+    `query(start, view)` (query). Also optional, and looked up by these names where it is driven by a conversation:
+
+    * `config_digest` (str): of what it works by: model, prompt, tools. A run records it; it is taken up again under
+      another one only with `Accept(config_change=…)`.
+    * `offering(tools, instructions, *, digest)`: the same runtime with the tools of AI controllers, and with what they
+      tell the model unless `takes_instructions` is False: then that comes as tools, too. Without `offering` it serves no
+      conversation that has AI controllers.
+    * `tool_names` (strings): names of its own tools, which no other tool may have.
+    * `reopens` (bool, False): a `run_ended` that is refused with the code `input` is no fault to it: it goes on with what
+      was said meanwhile.
+    * `abandoned`, `orphans` (int): calls and tasks that ignored their stop and still run.
     """
 
     def describe(self) -> Descriptor:

@@ -216,9 +216,8 @@ class LocalAgent(Checking):
         self._captured = view.status in _RETRIED
         if view.outcome is None and view.status != "unknown":
             if (joined := self._join(head)) is not None:
-                await (
-                    joined.caught_up.wait()
-                )  # a run that waits for an answer asks again before anything else
+                # A run that waits for an answer asks again before anything else.
+                await joined.caught_up.wait()
         elif view.status == "unknown" and view.outcome is None:
             cause = view.unknown.cause if view.unknown else ""
             error = self._unknown(head, cause, uncertain=await self._uncertain(head))

@@ -21,9 +21,8 @@ logger = logging.getLogger("pilothouse.agents")
 T = TypeVar("T")
 Callback = Callable[[T], object]
 
-_reading: list[
-    set[Any]
-] = []  # what the computation in progress has read; reading never waits, so a stack is enough
+_reading: list[set[Any]] = []
+"""What the computation in progress has read; reading never waits, so a stack is enough."""
 
 
 class Hub:

@@ -328,10 +328,10 @@ class Changes:
 
     def over(self, around: Around, recorded: Outcome | None) -> None:
         """The run has its end: what was sealed with it is swapped in, the rest discarded (TC-74, TC-77)."""
-        if self.closed or (
-            recorded is None and self.sealed
-        ):  # the journal is away, and decides once it is back
+        if self.closed:
             return
+        if recorded is None and self.sealed:
+            return  # the journal is away, and decides once it is back
         self.closed = True
         changed: list[tuple[Member, Change[Any]]] = []
         if self.sealed and recorded == self._outcome:

@@ -524,9 +524,8 @@ class Sender:
     def _halt(self, reply: Reply, reason: str) -> bool:
         """Stops the live send, unless its end is decided (AC-82); nothing is told yet."""
         runs, around = self.setup.runs, reply.around
-        if (
-            around is not None and around.ending
-        ):  # its outcome is fixed; it is shown without waiting for hooks
+        if around is not None and around.ending:
+            # Its outcome is fixed; it is shown without waiting for hooks.
             around.settle()
             return False
         if reply.changes is not None and reply.changes.sealed:

@@ -257,11 +257,8 @@ def seal(
             read = _decode(body)
             if is_open:
                 _compare(read, given, body)
-    except (
-        RecursionError,
-        TypeError,
-        ValueError,
-    ):  # rare, so nobody pays for looking: lone surrogates, no JSON at all
+    except (RecursionError, TypeError, ValueError):
+        # Rare, so nobody pays for looking: lone surrogates, no JSON at all.
         try:
             stored, body = normal(given)
             readable(body)

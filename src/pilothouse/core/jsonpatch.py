@@ -56,9 +56,8 @@ def equal(a: JSON, b: JSON) -> bool:
 class _Patch:
     def __init__(self, document: JSON) -> None:
         self.document = document
-        self._own: dict[
-            int, Any
-        ] = {}  # containers that were copied, by identity; holding them keeps the ids valid
+        # Containers that were copied, by identity; holding them keeps the ids valid.
+        self._own: dict[int, Any] = {}
 
     def _mine(self, value: Any) -> Any:
         if not isinstance(value, dict | list):

@@ -71,9 +71,8 @@ class Shown:
         self._alias: dict[str, str] = {}  # a backend's id -> the id that is shown
         self._answer_ids: dict[str, str] = {}  # shown id -> the id of the answer, where it is another one
         self._open: dict[str, None] = {}
-        self._waiting: dict[
-            str, None
-        ] = {}  # messages of the user that no run took in yet: they stand at the end
+        # Messages of the user that no run took in yet: they stand at the end.
+        self._waiting: dict[str, None] = {}
         self._sent: set[str] = set()  # user messages of this attempt: no snapshot takes them away
         self._thinking: dict[str, float] = {}  # shown id -> when its reasoning began
         self._loose = ""  # a message that has reasoning and waits for its answer

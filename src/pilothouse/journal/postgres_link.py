@@ -159,10 +159,8 @@ class Link:
                     else:
                         async with connection.transaction():
                             result = await work(connection)
-            except (
-                asyncpg.UniqueViolationError
-            ):  # says something about what was asked for: its caller knows what
-                raise
+            except asyncpg.UniqueViolationError:
+                raise  # it says something about what was asked for: its caller knows what
             except _AGAIN as error:
                 self.retries += 1
                 if number == TRIES:

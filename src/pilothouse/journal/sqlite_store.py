@@ -77,9 +77,8 @@ class SQLiteStore:
         """Takes the write lock at once: a transaction that upgrades later could only fail (JR-13)."""
         try:
             patiently(self._take_lock, self._busy_timeout, self._count_wait)
-            if (
-                self._db.data_version() != self._committed
-            ):  # somebody else wrote: it may be migrated now (JR-17)
+            if self._db.data_version() != self._committed:
+                # Somebody else wrote: it may be migrated now (JR-17).
                 refuse_newer(schema_version(self._db), self._path)
         except JournalVersion:
             self.rollback()

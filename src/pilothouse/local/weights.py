@@ -184,9 +184,8 @@ def _clients() -> list[Sequence[str]]:
 def _fetch(package: Package, target: Path, tell: Progress, clients: Sequence[Sequence[str]]) -> None:
     """Has each client try until one brought the right file. The lock is held."""
     folder = target.parent
-    for stale in folder.glob(
-        "fetch-*"
-    ):  # of a process that was killed: nobody else is here while we hold the lock
+    for stale in folder.glob("fetch-*"):
+        # Of a process that was killed: nobody else is here while we hold the lock.
         shutil.rmtree(stale, ignore_errors=True)
     # Beside the target, so that the last step is a rename and never a copy.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=folder, ignore_cleanup_errors=True) as temporary:

@@ -249,9 +249,8 @@ class AgentLoop:
             work = Work(plan, start, port, self._clock, trail)
         except ConfigError as error:  # of the tools, where a user's code gives them
             raise StartRefused("config", str(error)) from error
-        work.with_reader = (
-            _with_reader  # given the work when it is called: a run leaves no cycle for the collector
-        )
+        # Given the work when it is called: a run leaves no cycle for the collector.
+        work.with_reader = _with_reader
         return work
 
     async def ask(

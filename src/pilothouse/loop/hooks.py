@@ -176,9 +176,8 @@ class Caller:
         self._scope = scope
         self._clock = clock
         self._timeout = timeout
-        self._net = (
-            net if timeout is None else None
-        )  # the last net: a run that hangs in a hook has fallen silent
+        # The last net: a run that hangs in a hook has fallen silent.
+        self._net = net if timeout is None else None
 
     async def call(self, name: str, hook: Callable[..., Any], *args: Any, returns: tuple[type, ...]) -> Any:
         """What the hook returns; None where it wants no change.

@@ -85,10 +85,8 @@ def _handed_over(value: Backgrounded) -> Content:
 
 
 def _own_words(result: ToolResult) -> Content:
-    is_error, terminate = (
-        bool(result.is_error),
-        bool(result.terminate),
-    )  # a return code is a natural `is_error`
+    # `bool`, because a return code is a natural `is_error`.
+    is_error, terminate = bool(result.is_error), bool(result.terminate)
     if result.structured is None:
         return Content(_parts(result.parts), is_error, terminate)
     data = to_json(result.structured)

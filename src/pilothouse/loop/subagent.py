@@ -196,9 +196,8 @@ async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) ->
     listening = asyncio.ensure_future(_listen(runs, spec.run_id, _Voice(ctx, spec.run_id)))
     try:
         result = await run.wait()
-        await asyncio.wait(
-            {listening}
-        )  # the stream ends with the run: what it said is told before its result
+        # The stream ends with the run: what it said is told before its result.
+        await asyncio.wait({listening})
     except asyncio.CancelledError:
         await asyncio.shield(runs.cancel(spec.run_id, ctx.cancelled.reason or "parent", source="parent"))
         result = await run.wait()

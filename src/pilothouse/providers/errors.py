@@ -183,9 +183,8 @@ def _names(error: JSON, depth: int = 0) -> Iterator[str]:
                 key.lower() in _NAMING_KEYS and (name := word(value)) and " " not in name and len(name) < 100
             ):
                 yield name
-            elif (
-                isinstance(value, str) and value[:1] == "{"
-            ):  # a gateway quotes the error of the server behind it
+            elif isinstance(value, str) and value[:1] == "{":
+                # A gateway quotes the error of the server behind it.
                 yield from _names(_parsed(value), depth + 1)
     elif isinstance(error, list):
         for value in error:

@@ -312,7 +312,7 @@ class RunController:
         return take_back
 
     def gate(self, run_id: str, *, shut: Sequence[GatePoint]) -> None:
-        """Shuts these gates of a live run, or opens all if none is named."""
+        """Shuts these gates of a live run, or opens all if none is named; nothing where it is not live here (RC-83)."""
         live = self._live(run_id)
         if live is None:
             return
@@ -330,6 +330,7 @@ class RunController:
 
         Raises:
             InvalidCommand, RunNotFound, NotControllable, OwnedElsewhere, CommandConflict: mistakes of the caller.
+            JournalUnavailable: the journal is away. A stop acts all the same, and is stored once it is back.
         """
         if self._screen is not None and isinstance(command.body, Steer | FollowUp | Replace):
             live = self._fleet.live.get(command.run_id)
@@ -356,7 +357,10 @@ class RunController:
         return self._fleet.limits
 
     async def cancel(self, run_id: str, reason: str, *, source: StopSource = "user") -> Ack:
-        """Stops a run, with a fresh command id. For retry-safe ids build a `Command`."""
+        """Stops a run, with a fresh command id. For retry-safe ids build a `Command`.
+
+        Returns when the stop is on the record; `wait_for_terminal` waits for the end. Raises as `command` does.
+        """
         return await self._orders.command(Command(self.new_id(), run_id, Cancel(reason, source)), None)
 
     def cancel_nowait(self, run_id: str, reason: str, *, source: StopSource = "user") -> bool:
@@ -403,17 +407,37 @@ class RunController:
     # Recovering
 
     async def recover(self, run_id: str, *, accept: Accept | None = None) -> RunView:
-        """Takes a lost run up again, by the level that the runtime declares; see `runs.recovering`."""
+        """Takes a lost run up again, by the level that the runtime declares; returns its view as it is then.
+
+        A run that is live here is left as it is. `accept` holds a person's reasons where some are needed: a violation, a
+        changed configuration. It returns once the restore is on the record, not at the run's end.
+
+        Raises:
+            Unsupported: the runtime cannot recover.
+            RunNotFound, NotControllable, OwnedElsewhere: it is not this controller's to recover.
+            RecoveryMismatch, RecoveryRefused: it stays unknown; nothing changed but perhaps the claim.
+        """
         if self._fleet.dispatcher is not None and not self._fleet.live_here(run_id):
             return await self._orders.ask_to_recover(run_id, accept or Accept())
         return await self._recovery.recover(run_id, accept=accept)
 
     async def check_status(self, run_id: str) -> StatusAnswer:
-        """Asks the runtime where an unknown run stands."""
+        """Asks the runtime where an unknown run stands, and records an end that it proves.
+
+        Raises:
+            Unsupported: the runtime cannot be asked.
+            RecoveryMismatch: what it tells is not legal; nothing was written.
+        """
         return await self._recovery.check_status(run_id)
 
     async def abandon(self, run_id: str, reason: str, *, by: str = "") -> RunView:
-        """Ends an unknown, orphaned or stalled run on the record."""
+        """Ends an unknown, orphaned or stalled run on the record: nobody will know what became of it.
+
+        Raises:
+            InvalidCommand: a blank reason, or the run is healthy or has ended.
+            RunNotFound, OwnedElsewhere: there is none, or a living process drives it.
+            NotControllable: its facts are of a newer vocabulary. Another binding or contract is no obstacle.
+        """
         return await self._recovery.abandon(run_id, reason, by)
 
     # Working for a dispatcher

@@ -164,9 +164,8 @@ class Fleet:
         self.starting: dict[str, Starting] = {}
         self.recovering: dict[str, asyncio.Task[None]] = {}
         self.releasing: dict[str, asyncio.Task[None]] = {}  # claims that are being given up
-        self.watched: dict[
-            str, list[Observer]
-        ] = {}  # who goes on with a run that was let go once it is live again
+        # Who goes on with a run that was let go, once it is live again.
+        self.watched: dict[str, list[Observer]] = {}
         self.claims = False  # whether the journal may know this controller as an owner
         self.zombies = 0
         self.closed = False

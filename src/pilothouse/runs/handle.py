@@ -51,7 +51,11 @@ class Run:
         return await self._controller.history(self.id)
 
     async def events(self, after: int = 0, *, limit: int | None = None) -> list[Record]:
-        """Facts with seq > after."""
+        """Facts with seq > after, ascending, from the journal.
+
+        Raises:
+            CursorAhead: the run has not come so far.
+        """
         return await self._controller.events(self.id, after, limit=limit)
 
     async def subscribe(self) -> Subscription:
@@ -63,23 +67,30 @@ class Run:
         return self._controller.stream(self.id, after, deltas=deltas, through_unknown=through_unknown)
 
     async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
-        """Sends a command built by the caller."""
+        """Sends a command built by the caller; the same again is acknowledged again, and not forwarded.
+
+        Returns when the runtime answered, or after `timeout` seconds with state `received`. The short forms below are
+        commands, too, and raise the same.
+
+        Raises:
+            InvalidCommand, NotControllable, OwnedElsewhere, CommandConflict: nothing was recorded.
+        """
         return await self._controller.command(command, timeout=timeout)
 
     async def cancel(self, reason: str, *, source: StopSource = "user") -> Ack:
-        """Stops the run."""
+        """Stops the run; returns when the stop is on the record, `wait` when it has its end."""
         return await self._controller.cancel(self.id, reason, source=source)
 
     async def recover(self, *, accept: Accept | None = None) -> RunView:
-        """Recovers it by evidence."""
+        """Takes the lost run up again, by evidence; see `RunController.recover` for what it raises."""
         return await self._controller.recover(self.id, accept=accept)
 
     async def check_status(self) -> StatusAnswer:
-        """Asks the runtime where it stands."""
+        """Asks the runtime where the unknown run stands; see `RunController.check_status` for what it raises."""
         return await self._controller.check_status(self.id)
 
     async def abandon(self, reason: str, *, by: str = "") -> RunView:
-        """Leaves its outcome unknown, on the record."""
+        """Leaves its outcome unknown, on the record; see `RunController.abandon` for what it raises."""
         return await self._controller.abandon(self.id, reason, by=by)
 
     async def steer(self, message: Message | str, *, id: str | None = None) -> Ack:
@@ -87,7 +98,7 @@ class Run:
         return await self._send(Steer(self._said(message, id)), id)
 
     async def follow_up(self, message: Message | str, *, id: str | None = None) -> Ack:
-        """A message for when the run would stop."""
+        """A message for when the run would stop: it goes on with that."""
         return await self._send(FollowUp(self._said(message, id)), id)
 
     def _said(self, message: Message | str, command_id: str | None) -> Message:
@@ -96,7 +107,7 @@ class Run:
         return user_message(message, name)
 
     async def answer(self, request_id: str, resolution: Resolution, *, id: str | None = None) -> Ack:
-        """Resolves an open request."""
+        """Resolves an open request. The ack is `rejected` where the request is not open any more."""
         return await self._send(Answer(request_id, resolution), id)
 
     async def approve(
@@ -112,7 +123,7 @@ class Run:
         return await self._send(Answer(request_id, Allow(scope, edited)), id)
 
     async def deny(self, request_id: str, reason: str = "", *, id: str | None = None) -> Ack:
-        """Says no."""
+        """Refuses a call, or an answer: the request is resolved by that, and the run goes on."""
         return await self._send(Answer(request_id, Deny(reason)), id)
 
     async def _send(self, body: Steer | FollowUp | Answer, command_id: str | None) -> Ack:
@@ -128,7 +139,11 @@ class Run:
         self._controller.gate(self.id, shut=())
 
     async def wait(self, *, timeout: float | None = None) -> RunResult:
-        """Waits for the end; never raises for the outcome."""
+        """Waits for the end; never raises for the outcome. Cancelling the waiter stops nothing.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout` seconds, and goes on.
+        """
         return await self._controller.wait_for_terminal(self.id, timeout=timeout)
 
     async def result(self, *, timeout: float | None = None) -> RunResult:
@@ -136,6 +151,7 @@ class Run:
 
         Raises:
             OutcomeError: for every outcome but completed and truncated.
+            TimeoutError: as of `wait`.
         """
         found = await self.wait(timeout=timeout)
         found.raise_for_outcome()

@@ -275,9 +275,8 @@ class Orders:
             await live.write_or_stall(*drafts)
         except RecordRefused as error:
             if isinstance(body, Cancel) and error.code == "illegal" and live.state.stop is not None:
-                return await self._record(
-                    live, command, command_digest
-                )  # another stop was first: applied to that
+                # Another stop was first: applied to that.
+                return await self._record(live, command, command_digest)
             return _refused(command, error.code)
         except JournalUnavailable:
             if isinstance(body, Cancel):  # it is handed over, and acts now: a stop waits for no disk (RC-15)

@@ -299,9 +299,8 @@ class Server:
                     run = name
                 span = self._served.traces.request(scope["method"], template, headers)
                 response = await self._answer(scope, receive, path, headers, match)
-                if isinstance(
-                    response, Stream
-                ):  # many small sends: nothing stands between them and the socket
+                if isinstance(response, Stream):
+                    # Many small sends: nothing stands between them and the socket.
                     status, run = 200, response.run_name
                     await response(scope, receive, send)
                 else:

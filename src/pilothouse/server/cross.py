@@ -34,9 +34,8 @@ def with_headers(cors: CORS, headers: Mapping[str, str], send: Send) -> Send:
     """Adds the headers that let an allowed page read the answer."""
     origin = headers.get("origin")
     anybody = cors.origins == ("*",)
-    added = (
-        [] if anybody else [(b"vary", b"Origin")]
-    )  # without it a cache gives one origin's answer to another
+    # Without `Vary` a cache gives one origin's answer to another.
+    added = [] if anybody else [(b"vary", b"Origin")]
     if origin is not None and cors.allows(origin):
         shown = "*" if anybody else origin
         added += [

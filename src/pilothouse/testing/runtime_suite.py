@@ -140,10 +140,8 @@ class RuntimeConformance:
             run = await runs.start(self.spec("stopped"), until="accepted")
             command = Command("stop-1", "stopped", Cancel("the suite stops it"))
             first = await runs.command(command)
-            if first.state in (
-                "rejected",
-                "unsupported",
-            ):  # it had ended, or cannot be stopped: no trace of it
+            if first.state in ("rejected", "unsupported"):
+                # It had ended, or cannot be stopped: no trace of it.
                 assert await runs.recorded_command("stopped", "stop-1") is None
             else:
                 again = await asyncio.gather(*[runs.command(command) for _ in range(20)])

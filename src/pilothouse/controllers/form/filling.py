@@ -166,9 +166,8 @@ def _merged(shape: Shape, draft: Mapping[str, Any], values: Mapping[str, Any]) -
     data = dict(draft)
     for path, value in values.items():
         parts = shape.fields[path].parts
-        if value is not None and (
-            group := shape.default_above(parts, data)
-        ):  # merged by field into the default
+        if value is not None and (group := shape.default_above(parts, data)):
+            # Merged by field into the default.
             default = shape.defaults[".".join(group)].get_default(
                 call_default_factory=True, validated_data={}
             )

@@ -406,9 +406,8 @@ class Projector:
         self._own.append(result)
         staged = self._staged.pop(fact.call_id, None)
         if staged is not None and fact.outcome == "succeeded" and not fact.is_error:
-            self._own.append(
-                agui.Custom("pilothouse.staged", {"key": staged})
-            )  # an interface may look at it already
+            # An interface may look at it already.
+            self._own.append(agui.Custom("pilothouse.staged", {"key": staged}))
 
     def _end_child(self, fact: CallFinished) -> None:
         """A call that is a run of its own is over; how much of it was streamed is no matter of positions."""

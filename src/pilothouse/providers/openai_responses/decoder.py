@@ -240,9 +240,8 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
         """
         same = [one for one in self._items if one.kind == "function_call" and one.wire_call_id == call_id]
         fitting = [one for one in candidates if one.wire_call_id in ("", call_id)]
-        if (
-            len({one.item_id for one in fitting}) == 1
-        ):  # the id is no help: the place, which comes last, decides
+        if len({one.item_id for one in fitting}) == 1:
+            # The id is no help: the place, which comes last, decides.
             fitting.reverse()
         near = next(iter(fitting), None)
         if begins is not None:
