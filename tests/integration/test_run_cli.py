@@ -118,8 +118,43 @@ def test_what_cannot_be_done_to_a_run_is_said_in_one_line(tmp_path: Path) -> Non
     refused("abandon", "lost", "--reason", "again", words="it has ended")
 
 
+def gone() -> ClaimRequest:
+    """Of an owner whose lease is long over."""
+    return ClaimRequest(Owner("gone"), 1_000, now_ms() - 60_000)
+
+
 def now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def test_a_run_that_no_worker_has_taken_yet_is_not_called_lost(tmp_path: Path) -> None:
+    """RC-67: a run without an owner so far waits for a worker; one whose owner left is an orphan; both can be abandoned."""
+    path = tmp_path / "a.db"
+
+    async def fill() -> None:
+        async with SQLiteJournal(path) as journal:
+            waits = SampleRun("waits", thread_id="t")
+            first = waits.accepted()
+            await journal.create(waits.registration, first, summary=waits.summary(first), claim=None)
+            await SampleRun("lost", thread_id="t").store(journal, claim=gone())
+
+    def run(*args: str) -> list[str]:
+        result = CliRunner().invoke(app, ["runs", *args, "--db", str(path)])
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    asyncio.run(fill())
+    rows = [line.split("\t") for line in run("list")[1:]]
+    assert [(row[0], row[2]) for row in rows] == [
+        ("lost", "unknown (owner gone)"),
+        ("waits", "accepted (waits for a worker)"),
+    ]
+    assert [line.split("\t")[0] for line in run("list", "--status", "accepted")[1:]] == ["waits"]
+    assert [line.split("\t")[0] for line in run("list", "--status", "unknown")[1:]] == ["lost"]
+    shown = run("show", "waits")
+    assert shown[2] == "status  accepted (waits for a worker)"
+    assert "pilothouse runs abandon waits" in shown[3]
+    assert run("abandon", "waits", "--reason", "no worker") == ["run waits is unknown, abandoned: no worker"]
 
 
 def test_a_status_is_found_however_far_back_it_is(tmp_path: Path) -> None:
@@ -130,10 +165,9 @@ def test_a_status_is_found_however_far_back_it_is(tmp_path: Path) -> None:
         async with SQLiteJournal(path, durability="off") as journal:
             for number in range(520):
                 run = SampleRun(f"run-{number:03}", thread_id="t")
-                await run.store(journal)
+                await run.store(journal, claim=None if number else gone())
                 if number:
                     await run.end(journal)
-            await journal.release(Owner("owner-1"))
 
     asyncio.run(fill())
     result = CliRunner().invoke(app, ["runs", "list", "--status", "unknown", "--db", str(path)])

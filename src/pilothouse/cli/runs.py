@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Optional, get_args
 
 import typer
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
@@ -159,11 +160,25 @@ async def _newest(runs: RunController, thread: str | None, status: str | None, l
     while len(found) < limit:
         size = limit if status is None else 500
         page = await runs.catalog_runs(RunQuery(thread_id=thread), cursor=cursor, limit=size)
-        found += [entry for entry in page.items if status is None or entry.status == status]
+        entries = [await _told_apart(runs, entry) for entry in page.items]
+        found += [entry for entry in entries if status is None or entry.status == status]
         cursor = page.cursor
         if cursor is None:
             break
     return found[:limit]
+
+
+async def _told_apart(runs: RunController, entry: RunEntry) -> RunEntry:
+    """An orphan by itself, a run that waits for a worker by its right name."""
+    if entry.ownership == "orphaned" and await _waits(runs, entry.run_id):
+        return replace(entry, status="accepted", ownership="queued")
+    return entry
+
+
+async def _waits(runs: RunController, run_id: str) -> bool:
+    """Whether nobody has begun it and nobody's death has left it: `serve --dispatch` accepted it for a worker."""
+    head = await runs.journal.head(run_id)
+    return head is not None and head.owner is None and head.summary.state == "accepted"
 
 
 def shown_status(entry: RunEntry) -> str:
@@ -173,6 +188,7 @@ def shown_status(entry: RunEntry) -> str:
         "none": "",
         "elsewhere": " (live)",
         "orphaned": " (owner gone)",
+        "queued": " (waits for a worker)",
         "parked": " (at rest)",
     }
     return f"{entry.status}{note.get(entry.ownership, '')}"
@@ -193,14 +209,20 @@ def show(run: RunArgument, *, db: DatabaseOption = DEFAULT) -> None:
     async def work(runs: RunController) -> None:
         run_id = await find(runs, run)
         view = await runs.inspect(run_id)
-        typer.echo(f"run     {run_id}\nthread  {view.thread_id}\nstatus  {view.status} ({view.ownership})")
+        queued = view.ownership == "orphaned" and await _waits(runs, run_id)
+        stands = "accepted (waits for a worker)" if queued else f"{view.status} ({view.ownership})"
+        typer.echo(f"run     {run_id}\nthread  {view.thread_id}\nstatus  {stands}")
         if view.outcome is not None:
             typer.echo(f"outcome {ended(view.outcome)}")
-        if view.unknown is not None:
+        if view.unknown is not None and not queued:
             # 0: nobody has put the loss on record yet.
             since = f"since fact {view.unknown.loss_seq}: " if view.unknown.loss_seq else ""
             typer.echo(f"unknown {since}{view.unknown.cause}: {view.unknown.reason}")
-        if view.status == "unknown" and view.outcome is None:
+        if queued:
+            typer.echo(
+                f"next    pilothouse worker …, with the agent that it is for   or   pilothouse runs abandon {run_id} --reason …"
+            )
+        elif view.status == "unknown" and view.outcome is None:
             typer.echo(
                 f"next    pilothouse runs recover {run_id}   or   pilothouse runs abandon {run_id} --reason …"
             )
