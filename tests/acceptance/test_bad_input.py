@@ -30,6 +30,9 @@ def test_an_unknown_target(tmp_path: Path) -> None:
     refused(pilothouse("chat", "broken.py", "-M", "hi", cwd=tmp_path), "broken.py cannot be loaded")
     (tmp_path / "wrong.py").write_text("agent = 3\n")
     refused(pilothouse("chat", "wrong.py", "-M", "hi", cwd=tmp_path), "must be an AgentController")
+    (tmp_path / "script.py").write_text("import asyncio\nasyncio.run(asyncio.sleep(0))\n")
+    refused(pilothouse("chat", "script.py", "-M", "hi", cwd=tmp_path), "under `if __name__ == '__main__':`")
+    assert not [*tmp_path.glob("*.db*")]  # where no agent was loaded, no journal is left behind
 
 
 def test_an_unknown_model_and_a_missing_key(tmp_path: Path) -> None:
@@ -40,6 +43,7 @@ def test_an_unknown_model_and_a_missing_key(tmp_path: Path) -> None:
     refused(pilothouse("chat", "-m", "local:missing.gguf", "-M", "hi", cwd=tmp_path), "missing.gguf")
     (tmp_path / "text.gguf").write_text("not a model")
     refused(pilothouse("chat", "-m", "local:text.gguf", "-M", "hi", cwd=tmp_path), "text.gguf")
+    assert not [*tmp_path.glob("*.db*")]
 
 
 def test_no_key_and_no_network(tmp_path: Path) -> None:

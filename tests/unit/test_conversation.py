@@ -421,8 +421,29 @@ async def test_text_forms_are_providers() -> None:
         AgentController(lambda messages: "x")
     with pytest.raises(TypeError, match="the class Backend"):
         AgentController(Backend)
-    with pytest.raises(UsageError, match="cannot call tools"):
+    with pytest.raises(TypeError, match="write `async def`"):
+        AgentController(lambda messages: "x")
+    with pytest.raises(UsageError, match=r"cannot call tools: use a Provider, as pilothouse\.provider"):
         AgentController(generator, tools=[print])
+
+
+def test_a_slip_in_a_name_is_answered_with_the_right_one() -> None:
+    """Also where the right one is no option but another argument of the constructor."""
+    for wrong, right in (("tool", "tools"), ("jurnal", "journal"), ("systemprompt", "system_prompt")):
+        with pytest.raises(ConfigError, match=f"did you mean '{right}'"):
+            AgentController(ScriptedProvider(), **{wrong: None})
+
+
+def test_a_second_asyncio_run_is_told_that_the_first_has_ended() -> None:
+    """AC-121: a conversation belongs to one loop; what to do depends on whether that is still there."""
+    agent = AgentController(ScriptedProvider("one", "two"))
+
+    async def ask() -> str:
+        return (await (await agent.send("hi")).result()).text
+
+    assert asyncio.run(ask()) == "one"
+    with pytest.raises(UsageError, match=r"has ended, so make a conversation in each asyncio\.run"):
+        asyncio.run(ask())
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,11 @@ def test_without_the_extra_the_text_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, "xllamacpp", None)  # how Python notes that a module is not there
     with pytest.raises(LocalModelUnavailable, match=r"pip install 'pilothouse\[local\]'"):
         LocalServer(file)
+    monkeypatch.setenv("PILOTHOUSE_CACHE", str(file.parent / "cache"))
+    heard: list[str] = []
+    with pytest.raises(LocalModelUnavailable, match=r"llama\.cpp is not installed"):
+        open_model("local", lambda text, _: heard.append(text))
+    assert heard == []  # nothing was fetched for an engine that is not there
 
 
 def test_there_is_no_address_before_the_start_and_no_start_after_the_close(file: Path) -> None:

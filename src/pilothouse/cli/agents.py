@@ -90,8 +90,16 @@ def _load_file(path: Path) -> ModuleType:
     except UsageError:
         raise
     except Exception as error:
-        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{path} cannot be loaded: {_why(error)}") from error
     return module
+
+
+def _why(error: Exception) -> str:
+    """What a file raised, in one line; a script that runs itself is the commonest of it."""
+    said = f"{type(error).__name__}: {error}"
+    if "asyncio.run()" in str(error) or "Runner.run()" in str(error):
+        return f"{said}: put that call under `if __name__ == '__main__':`"
+    return said
 
 
 def _load_module(name: str, target: str) -> ModuleType:
@@ -105,7 +113,7 @@ def _load_module(name: str, target: str) -> ModuleType:
     except UsageError:
         raise
     except Exception as error:
-        raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{name} cannot be imported: {_why(error)}") from error
 
 
 class Agents:

@@ -78,10 +78,12 @@ async def _here(
     from .agents import Agents, template_of
     from .places import journal_at
 
-    async with journal_at(db) as journal:
-        await journal.open()
-        async with Agents(target, model, say) as definition:
-            template = template_of(definition)
+    journal = journal_at(db)
+    # The agent first: if it cannot be loaded, no journal is left behind.
+    async with Agents(target, model, say) as definition:
+        template = template_of(definition)
+        async with journal:
+            await journal.open()
             async with RunController(template.runtime, journal=journal) as runs:
                 yield lambda thread: LocalAgent(template.joined(runs, thread))
 

@@ -39,7 +39,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         "-m",
-        help="openai:NAME, anthropic:NAME, gemini:NAME, local, local:/path/to.gguf, or http://host:port/v1#name.",
+        help="openai:NAME, anthropic:NAME, gemini:NAME, ollama:NAME, local, local:/path/to.gguf, or "
+        "http://host:port/v1#NAME.",
         show_default=False,
     ),
 ]

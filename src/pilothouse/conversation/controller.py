@@ -24,7 +24,7 @@ from ..runs.controller import RunController, random_id
 from .aims import Regenerate, Retry
 from .attachments import parts_of
 from .extras import RunExtras
-from .forms import TextProvider, TextRuntime, kind_of
+from .forms import NO_TOOLS, TextProvider, TextRuntime, kind_of
 from .options import DEFAULTS, AgentOptions, BusyPolicy, merged
 from .order import Order
 from .parts import check_parts
@@ -149,7 +149,7 @@ class AgentController(Shown, Plugged):
                 return provider
             return Watched(cast("Runtime", provider), clock)
         if self._tools:
-            raise UsageError("a text-only provider cannot call tools: use a Provider")
+            raise UsageError(NO_TOOLS)
         return TextRuntime(AgentLoop(TextProvider(provider, kind), config=_ONE_ATTEMPT, clock=clock))
 
     def __reduce__(self) -> str:
@@ -541,7 +541,14 @@ class AgentController(Shown, Plugged):
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise UsageError(f"cannot {action} on another event loop: use asyncio.run_coroutine_threadsafe")
+            raise UsageError(
+                f"cannot {action} on another event loop: "
+                + (
+                    "the one that it was used on has ended, so make a conversation in each asyncio.run()"
+                    if self._loop.is_closed()
+                    else "use asyncio.run_coroutine_threadsafe"
+                )
+            )
 
     def _check_thread(self, action: str) -> None:
         if self._loop is None:

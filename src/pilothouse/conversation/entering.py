@@ -27,7 +27,7 @@ from ..records import Parent, Record, RunSpec, Start
 from .calling import HookCaller
 from .composition import Composition, Offer
 from .extras import RunExtras
-from .forms import TextRuntime
+from .forms import NO_TOOLS, TextRuntime
 from .interceptor import PromptEvent
 from .leftover import given_again
 from .order import Order
@@ -58,9 +58,7 @@ def with_offer(runtime: Runtime, offer: Offer, composition: Composition, *, dige
         return runtime
     if isinstance(runtime, TextRuntime):
         if tools:
-            raise ConfigError(
-                "controllers have tools, and a text-only provider cannot call tools: use a Provider"
-            )
+            raise ConfigError(f"controllers have tools, and {NO_TOOLS}")
         return runtime.offering(instructions, digest=digest)
     offering: Callable[..., Runtime] | None = getattr(runtime, "offering", None)
     if offering is None:

@@ -41,6 +41,11 @@ class SendOptions(Struct, frozen=True):
     thread_id: str
 
 
+NO_TOOLS: Final = (
+    "a text-only provider cannot call tools: use a Provider, as pilothouse.provider(MODEL) makes for a real model and "
+    "pilothouse.testing.ScriptedProvider is for a test"
+)
+
 Kind = Literal["provider", "runtime", "object", "generator", "coroutine"]
 
 # Looked at by hand: a runtime-checkable protocol costs 20 µs a look.
@@ -77,9 +82,9 @@ def _shown(provider: object) -> str:
     if isinstance(provider, type):
         return f"the class {provider.__name__}: make an instance of it"
     if inspect.isgeneratorfunction(provider):
-        return "a sync generator function, which would block the event loop"
+        return "a sync generator function, which would block the event loop: write `async def`"
     if inspect.isroutine(provider):
-        return "a sync function, which would block the event loop"
+        return "a sync function, which would block the event loop: write `async def`"
     return type(provider).__name__
 
 

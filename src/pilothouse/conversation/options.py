@@ -94,6 +94,20 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 )
 
 
+PARTS: Final = (
+    "host",
+    "tools",
+    "controllers",
+    "interceptor",
+    "config",
+    "journal",
+    "thread_id",
+    "clock",
+    "new_id",
+)
+"""What is given to the constructor beside the options, for a slip of the keyboard."""
+
+
 def seconds(name: str, value: object) -> float:
     """What a time limit means (AC-70): `inf` is no limit, nonsense keeps the guard, with a warning."""
     default = _TIMES[name]
@@ -185,5 +199,9 @@ def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[st
         return current  # shared: most conversations change nothing
     for name in changes:
         if name not in DEFAULTS:
-            raise ConfigError(f"unknown option {name!r}; valid names: {', '.join(DEFAULTS)}")
+            from difflib import get_close_matches  # not for those who spell it right
+
+            near = get_close_matches(name, (*DEFAULTS, *PARTS), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown option {name!r}; valid names: {', '.join(DEFAULTS)}{hint}")
     return {**current, **{name: _one(name, value) for name, value in changes.items()}}

@@ -95,9 +95,8 @@ class LocalServer:
         Raises:
             LocalModelUnavailable: The file is missing or no whole GGUF file, or `pilothouse[local]` is not installed.
         """
+        _check_engine()
         header = read_header(path)
-        if importlib.util.find_spec("xllamacpp") is None:
-            raise LocalModelUnavailable("llama.cpp is not installed", f"{INSTALL_ENGINE}, or {OTHER_MODELS}")
         self.path = path.absolute()
         self.model = alias or header.name or path.stem
         self.context_window = min(context, header.context_length or context)
@@ -238,6 +237,7 @@ def open_model(
     kind, _, file = spec.partition(":")
     if kind != SPEC or spec == f"{SPEC}:":
         raise ValueError(f"{spec!r} is neither {SPEC!r} nor '{SPEC}:/path/to.gguf'")
+    _check_engine()  # before 98 MB are fetched for it
     if file:
         return LocalServer(Path(file).expanduser(), threads=threads, context=context)
     return LocalServer(
@@ -248,6 +248,11 @@ def open_model(
         max_tokens=SMOLLM2_MAX_TOKENS,
         sampling=SMOLLM2_SAMPLING,
     )
+
+
+def _check_engine() -> None:
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise LocalModelUnavailable("llama.cpp is not installed", f"{INSTALL_ENGINE}, or {OTHER_MODELS}")
 
 
 def _creation_flags() -> int:

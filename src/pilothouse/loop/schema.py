@@ -190,7 +190,8 @@ def _adapter(tool: str, signature: Signature) -> TypeAdapter[dict[str, Any]]:
         schema = adapter.json_schema()
     except Exception as error:
         raise ToolDefinitionError(
-            f"tool {tool}: {_culprit(make, signature.fields)} has no JSON schema"
+            f"tool {tool}: {_culprit(make, signature.fields)} has no JSON schema; "
+            "what a model can give is made of str, int, float, bool, list, dict, Literal, dataclasses and pydantic models"
         ) from error
     if (masked := _masked(schema)) is not None:
         raise ToolDefinitionError(
@@ -204,7 +205,7 @@ def _culprit(make: Callable[[Mapping[str, Any]], Any], fields: Mapping[str, Any]
         try:
             make({name: hint}).json_schema()
         except Exception:  # noqa: BLE001 - whatever it is, this parameter is what it is about
-            return f"parameter {name}"
+            return f"parameter {name}: {getattr(hint, '__name__', hint)}"
     return "its signature"
 
 

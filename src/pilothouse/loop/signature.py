@@ -86,7 +86,9 @@ def _hint(parameter: inspect.Parameter, hints: Mapping[str, Any], name: str) -> 
     try:
         return hints[parameter.name]
     except KeyError:
-        raise ToolDefinitionError(f"tool {name}: parameter {parameter.name} has no type") from None
+        raise ToolDefinitionError(
+            f"tool {name}: parameter {parameter.name} has no type: annotate it, as in {parameter.name}: str"
+        ) from None
 
 
 def _is_context(hint: Any, context_type: type) -> bool:

@@ -238,7 +238,9 @@ def _make(
     function: Callable[..., Any], name: str | None, description: str | None, options: Mapping[str, Any]
 ) -> Tool:
     if not callable(function):
-        raise ToolDefinitionError(f"{function!r} is no function")
+        raise ToolDefinitionError(
+            f"{function!r} is no function; options of a tool are keywords: @tool(name=…)"
+        )
     from .context import ToolContext
     from .schema import Parameters
     from .signature import read_signature

@@ -65,9 +65,7 @@ VENDORS: Final[dict[str, Vendor]] = {
 }
 """In the order in which keys are looked for when nothing is configured."""
 
-FORMS: Final = (
-    "openai:NAME, anthropic:NAME, gemini:NAME, local, local:/path/to.gguf, or http://host:port/v1#NAME"
-)
+FORMS: Final = "openai:NAME, anthropic:NAME, gemini:NAME, ollama:NAME, local, local:/path/to.gguf, or http://host:port/v1#NAME"
 
 
 def provider(model: str, *, api_key: str | None = None) -> OwnedProvider:
