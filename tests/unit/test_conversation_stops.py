@@ -354,16 +354,19 @@ async def test_aclose_is_bounded_idempotent_and_shared() -> None:
 
 
 async def test_aclose_from_an_async_callback_does_not_wait_for_itself() -> None:
-    """AC-67, AC-87."""
+    """AC-67, AC-87: the clock stands still, so nothing that is bounded by it is waited for."""
     done = asyncio.Event()
 
     async def complete(message):
         await agent.aclose()
         done.set()
 
-    agent = AgentController(ScriptedProvider("x"), on_response_complete=complete)
+    clock = StepClock()
+    agent = AgentController(ScriptedProvider("x"), clock=clock, on_response_complete=complete)
     await (await agent.send("hi")).result()
-    await done.wait()
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert clock.monotonic() == 0
 
 
 async def test_aclose_waits_for_async_callbacks_up_to_its_limit(caplog: pytest.LogCaptureFixture) -> None:

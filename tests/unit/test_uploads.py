@@ -399,6 +399,21 @@ async def test_closing_is_bounded_and_refuses_more() -> None:
     await uploads.it.aclose()
 
 
+async def test_closing_from_an_async_callback_does_not_wait_for_itself() -> None:
+    """AC-87: the clock stands still, so nothing that is bounded by it is waited for."""
+    closed = asyncio.Event()
+
+    async def close(_results) -> None:
+        await uploads.it.aclose()
+        closed.set()
+
+    uploads = Uploads(Store(), on_all_complete=close)
+    uploads.it.add(files("a"))
+    async with asyncio.timeout(10):
+        await closed.wait()
+    assert uploads.clock.monotonic() == 0
+
+
 def test_bad_input_is_refused() -> None:
     """AC-163: the name and what is wrong; nothing is queued."""
     with pytest.raises(ConfigError, match="nonsense"):

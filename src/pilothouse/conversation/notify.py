@@ -210,8 +210,8 @@ class Notifier:
 
     async def join(self) -> None:
         """Waits until the async callbacks that are due have run."""
-        while self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
-            await asyncio.wait({self._task})
+        while (task := self._task) is not None and self.waiting:
+            await asyncio.wait({task})
 
     def cancel(self) -> None:
         """Gives up async callbacks that did not end in time."""

@@ -285,10 +285,11 @@ class UploadController:
             await within(self._clock, limit, _ended(self._orphans))
         except TimeoutError:
             logger.warning("%d uploads did not end within close_timeout", len(self._orphans))
-        try:
-            await within(self._clock, limit, self._notifier.join())
-        except TimeoutError:
-            self._notifier.cancel()
+        if self._notifier.waiting:  # not for the callback that closes us
+            try:
+                await within(self._clock, limit, self._notifier.join())
+            except TimeoutError:
+                self._notifier.cancel()
 
     def _check_usable(self, action: str) -> None:
         if self._closed:
