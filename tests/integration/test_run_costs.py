@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import sys
 import tracemalloc
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import FrameType
 
 import pytest
 
@@ -361,3 +363,54 @@ async def test_a_send_costs_the_same_however_long_its_conversation_is() -> None:
     late = await send(200)
     assert late - early < 100  # for 400 more messages; it was 22 calls for each two
     assert len(agent.messages) == 420
+
+
+async def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+async def own_calls(work: Callable[[], Awaitable[object]]) -> int:
+    """Calls of this package's functions for one piece of work, once its caches are filled."""
+    for _ in range(3):
+        await work()
+    calls = 0
+
+    def count(frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call" and "/pilothouse/" in frame.f_code.co_filename
+
+    sys.setprofile(count)
+    try:
+        await work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+async def test_a_turn_a_send_and_a_tool_call_are_few_calls() -> None:
+    """RC-77, LP-12: what they cost, in a measure that no machine changes; `benchmarks/steps.py` says where it goes."""
+    calls = [[call("add", {"a": at, "b": 2}, call_id=f"c{at}")] for at in range(4)]
+    plain = RunController(AgentLoop(ScriptedProvider(*["ok"] * 4)))
+    able = RunController(AgentLoop(ScriptedProvider(*[*calls, "ok"] * 4), tools=[add]))
+
+    def turn(runs: RunController) -> Callable[[], Awaitable[object]]:
+        numbers = itertools.count()
+
+        async def work() -> None:
+            run = await runs.start(spec(f"r{next(numbers)}"), until="accepted")
+            assert (await run.wait()).outcome == Completed()
+
+        return work
+
+    async def send() -> None:
+        agent = AgentController(ScriptedProvider("ok"))
+        await (await agent.send("hi")).result()
+        await agent.aclose()
+
+    bare = await own_calls(turn(plain))
+    assert bare <= 445
+    assert await own_calls(send) <= 735
+    assert (await own_calls(turn(able)) - bare) / 4 <= 490  # with the model's turn
+    await plain.aclose()
+    await able.aclose()
