@@ -29,6 +29,8 @@ from pilothouse.errors import (
 )
 from pilothouse.events import Cancelled, Completed, Failed, Truncated, Unknown
 from pilothouse.journal.memory import MemoryJournal
+from pilothouse.loop.agent import AgentLoop
+from pilothouse.loop.config import LoopConfig
 from pilothouse.messages import Message, Text
 from pilothouse.responses import ResponseStarted, StreamEnd
 from pilothouse.testing.clock import StepClock
@@ -432,6 +434,18 @@ def test_a_slip_in_a_name_is_answered_with_the_right_one() -> None:
     for wrong, right in (("tool", "tools"), ("jurnal", "journal"), ("systemprompt", "system_prompt")):
         with pytest.raises(ConfigError, match=f"did you mean '{right}'"):
             AgentController(ScriptedProvider(), **{wrong: None})
+
+
+def test_a_configuration_that_nobody_would_read_is_refused() -> None:
+    """`config=` is the loop's: over a ready loop or a text-only model it would have no effect."""
+
+    async def silent(_messages):
+        yield ""
+
+    with pytest.raises(UsageError, match="a Runtime brings its own"):
+        AgentController(AgentLoop(ScriptedProvider()), config=LoopConfig())
+    with pytest.raises(UsageError, match="a text-only one has no loop"):
+        AgentController(silent, config=LoopConfig())
 
 
 def test_a_second_asyncio_run_is_told_that_the_first_has_ended() -> None:

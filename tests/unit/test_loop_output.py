@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
+from pilothouse.conversation.controller import AgentController
+from pilothouse.errors import ReplyIncomplete, UsageError
 from pilothouse.events import Completed, Incomplete, ModelRequested, OutputAdded, RunEnded
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import LoopConfig
@@ -129,3 +131,25 @@ def test_what_is_no_such_value_says_why(text: str) -> None:
         output_of(Tide).parse(text)
     with pytest.raises(NotOutput):
         output_by({"type": "object", "required": ["n"]}).parse(text)
+
+
+async def test_a_reply_gives_its_value_as_the_type_that_is_asked_for() -> None:
+    """Also from an answer in a fence, from one that was asked for again, and any number of times."""
+    provider = ScriptedProvider("A storm.", f"```json\n{GOOD}\n```")
+    async with AgentController(AgentLoop(provider, output_type=Tide)) as agent:
+        reply = await agent.send("Husum?")
+        assert await reply.output(Tide) == await reply.output(Tide) == Tide(port="Husum", height=3.5)
+        assert await reply.output(dict[str, Any]) == json.loads(GOOD)
+        with pytest.raises(UsageError, match="is no Point"):
+            await reply.output(Point)
+
+
+async def test_a_reply_without_a_value_says_why() -> None:
+    """The agent gives none, or the send did not complete."""
+    async with AgentController(ScriptedProvider("A storm.")) as agent:
+        with pytest.raises(UsageError, match="output_type="):
+            await (await agent.send("Husum?")).output(Tide)
+    loop = AgentLoop(ScriptedProvider("No."), output_type=Tide, config=LoopConfig(output_retries=0))
+    async with AgentController(loop) as agent:
+        with pytest.raises(ReplyIncomplete, match="output_retries"):
+            await (await agent.send("Husum?")).output(Tide)

@@ -142,6 +142,15 @@ class AgentController(Shown, Plugged):
         kind = kind_of(provider)
         if kind == "provider":
             return AgentLoop(cast("Provider", provider), tools=self._tools, config=self._config, clock=clock)
+        if self._config is not None:
+            raise UsageError(
+                "config belongs to a Provider: "
+                + (
+                    "a Runtime brings its own"
+                    if kind == "runtime"
+                    else "a text-only one has no loop to configure"
+                )
+            )
         if kind == "runtime":
             if self._tools:
                 raise UsageError("tools belong to a Provider: a Runtime brings its own")

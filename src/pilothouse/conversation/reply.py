@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, final
 from weakref import ref
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..cancel import Token
 from ..clock import within
 from ..errors import DeadReply, OutcomeError, ReplyCancelled, ReplyFailed, ReplyIncomplete, UsageError
-from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, Truncated, Unknown
+from ..events import Cancelled, Completed, Failed, Incomplete, Noted, Outcome, OutputAdded, Truncated, Unknown
 from ..loop.context import current
 from ..messages import JSON, Message, Usage
 from ..runs.handle import Run
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .sealing import Changes
     from .sending import Sender
 
+
+T = TypeVar("T")
 
 _Moment: TypeAlias = Literal["piece", "commit", "handed", "end", "over"]
 """What somebody can wait for."""
@@ -433,6 +435,26 @@ class Reply:
                 )
             case _:
                 raise self._failure()
+
+    async def output(self, kind: type[T]) -> T:
+        """The value of a send whose agent answers with one (`AgentLoop(output_type=…)`), read as that type.
+
+        Raises:
+            UsageError: the agent gives no values, or this one is no `kind`. Otherwise what `result()` raises.
+        """
+        await self.result()
+        assert self.run is not None
+        given = [record.fact for record in await self.run.events() if isinstance(record.fact, OutputAdded)]
+        if not given:
+            raise UsageError(f"reply {self.id} has no output: its agent needs AgentLoop(…, output_type=…)")
+        from ..loop.output import output_of
+        from ..loop.schema import InvalidArguments
+
+        try:
+            value: T = output_of(kind).read(given[-1].content)
+        except InvalidArguments as problem:
+            raise UsageError(f"the output of reply {self.id} is no {kind.__name__}: {problem}") from None
+        return value
 
     def _failure(self) -> OutcomeError:
         outcome = self.outcome
