@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -23,11 +24,12 @@ from pilothouse.events import (
 )
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig, RetryPolicy
+from pilothouse.loop.context import ToolContext
 from pilothouse.loop.dump import Redactor
-from pilothouse.loop.hooks import OverWindow
+from pilothouse.loop.hooks import OverWindow, Relief
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Message, Model, Price, Text, Usage
-from pilothouse.responses import ModelSettings, StreamEnd
+from pilothouse.responses import ModelRequest, ModelSettings, StreamEnd
 from pilothouse.testing import Hold, LoopRig, ScriptedProvider, StepClock
 from pilothouse.testing.scripted import call, failure, texts
 
@@ -330,6 +332,95 @@ async def test_attempts_without_figures_count_as_estimated() -> None:
     config = LoopConfig(limits=Limits(output_tokens=1_100), settings=ModelSettings(max_output_tokens=1_000))
     run = rig([call("look", {"n": 1}), "x" * 4_000], "never", tools=[look], config=config)
     assert await run.run() == Incomplete("limit", "output_tokens")
+
+
+async def _ends_of_resumed(make: Callable[[], AgentLoop]) -> tuple[LoopRig, list[tuple[object, int]]]:
+    """A run, and how it ends after a crash behind each of its calls: outcome and turns."""
+    whole = LoopRig(make())
+    await whole.run()
+    ends = []
+    for cut in [at for at, fact in enumerate(whole.facts, 1) if fact.kind == "call_started"]:
+        again = LoopRig(make(), records=whole.records[:cut])
+        ends.append((await again.resume(), again.port.state.turn))
+    return whole, ends
+
+
+@pytest.mark.parametrize("told", [None, Usage(input=400, output=20)])
+@pytest.mark.parametrize("limit", [{"total_tokens": 3_000}, {"input_tokens": 2_500}, {"cost": "2.5"}])
+async def test_a_resumed_run_has_used_what_it_had_used(limit: dict[str, Any], told: Usage | None) -> None:
+    """LP-38, LP-49: attempts whose provider told nothing count as estimated after a crash, too."""
+
+    def answer(request: ModelRequest) -> list[Any]:
+        return [call("look", {"n": len(request.messages)}), "x" * 800, *([] if told is None else [told])]
+
+    def make() -> AgentLoop:
+        settings = ModelSettings(max_output_tokens=100)
+        config = LoopConfig(limits=Limits(**limit), settings=settings)
+        return AgentLoop(
+            ScriptedProvider(answer, repeat=True, model=PRICED),
+            tools=[look],
+            config=config,
+            system_prompt="x",
+        )
+
+    whole, ends = await _ends_of_resumed(make)
+    assert len(ends) > 2
+    assert whole.outcome == Incomplete("limit", next(iter(limit)))
+    assert set(ends) == {(whole.outcome, whole.port.state.turn)}
+
+
+async def test_what_a_call_used_elsewhere_is_used_after_a_crash_too() -> None:
+    """LP-38, LP-49: tokens and money of a sub-agent count against the run's limits."""
+
+    @tool(effect="read")
+    async def delegate(n: int, ctx: ToolContext[Any]) -> str:
+        """Works elsewhere."""
+        ctx.charge(Usage(input=300, output=20, cost="0.5"))
+        return f"did {n}"
+
+    for limit in ({"total_tokens": 2_000}, {"cost": "1.8"}):
+
+        def make(limit: dict[str, Any] = limit) -> AgentLoop:
+            config = LoopConfig(limits=Limits(**limit), settings=ModelSettings(max_output_tokens=10))
+            provider = ScriptedProvider(
+                lambda request: [call("delegate", {"n": len(request.messages)}), Usage(input=10, output=1)],
+                repeat=True,
+                model=PRICED,
+            )
+            return AgentLoop(provider, tools=[delegate], config=config)
+
+        whole, ends = await _ends_of_resumed(make)
+        assert len(ends) > 2
+        assert whole.outcome == Incomplete("limit", next(iter(limit)))
+        assert set(ends) == {(whole.outcome, whole.port.state.turn)}
+
+
+async def test_what_a_smaller_context_cost_is_used_after_a_crash_too() -> None:
+    """LP-21, LP-49"""
+
+    def relief(over: OverWindow) -> Relief:
+        return Relief([over.messages[-1]], "short", Usage(input=900, output=100), PRICED)
+
+    def make() -> AgentLoop:
+        config = LoopConfig(
+            over_window_relief=relief,
+            limits=Limits(total_tokens=1_400),
+            settings=ModelSettings(max_output_tokens=10),
+        )
+        provider = ScriptedProvider(
+            lambda request: [call("look", {"n": len(request.messages)}), Usage(input=50, output=1)],
+            repeat=True,
+            model=SMALL,
+        )
+        return AgentLoop(provider, tools=[look], config=config)
+
+    history = [user(30_000, "big"), Message("said", "assistant", (Text("yes"),), stop_reason="complete")]
+    whole = LoopRig(make(), history=history)
+    assert await whole.run() == Incomplete("limit", "total_tokens")
+    cut = next(at for at, fact in enumerate(whole.facts, 1) if fact.kind == "call_started")
+    again = LoopRig(make(), history=history, records=whole.records[:cut])
+    assert await again.resume() == whole.outcome
+    assert again.port.state.turn == whole.port.state.turn
 
 
 PRICED = Model("m", "p", 0, 100, prices=Price("1000", "1000"))

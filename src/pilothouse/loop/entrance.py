@@ -148,7 +148,7 @@ class Entrance:
             progress=Progress(ready.call.call_id, work.port.tell),
             ask=self._asks.asker(ready) if ready.effect == "human" else None,
             detach=self._bench.detach,
-            budget=work.spending,
+            budget=work,
             parent=work.port,
         )
         if yielding:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ..contracts import Provider
+from ..core.prices import cost_text
 from ..core.window import output_budget, window_of
 from ..errors import ConfigError
 from ..events import Failed, Incomplete, ModelRequested, Noted, Outcome
@@ -22,7 +23,7 @@ from .dump import dump_of
 from .hooks import HookFailed, OverWindow, Relief
 from .payload import Payloads
 from .trail import chain_of
-from .work import Work
+from .work import Work, figures
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -135,17 +136,22 @@ class Requests:
             return False
         work.book.note(*before)
         replace_context(work, relief.messages, relief.method)
-        self._spend(relief)
-        self._note_guard(
-            "relief", cause, estimate, window, method=relief.method, usage=_figures(relief.usage)
-        )
+        usage = self._spend(relief)
+        used = None if usage is None else figures(usage)
+        self._note_guard("relief", cause, estimate, window, method=relief.method, usage=used)
         return True
 
-    def _spend(self, relief: Relief) -> None:
+    def _spend(self, relief: Relief) -> Usage | None:
         """What making the context smaller has used counts like any request (LP-21)."""
-        if relief.usage is not None:
-            self._work.spend(relief.usage)
-            self._work.spending.settle(relief.model or self._work.model, relief.usage, 0, 0)
+        work, usage = self._work, relief.usage
+        if usage is None:
+            return None
+        prices = (relief.model or work.model).prices
+        if usage.cost is None and prices is not None:
+            usage = msgspec.structs.replace(usage, cost=cost_text(prices, usage))
+        work.spend(usage)
+        work.spending.charge(usage)
+        return usage
 
     def _overflow(self, estimate: int, window: int) -> Failed:
         self._note_guard("refused", "estimate", estimate, window)
@@ -208,7 +214,3 @@ class Requests:
         if work.plan.config.wire_dump:
             data.update(dump_of(request, work.plan.config.redactor, work.plan.config.wire_dump_limit))
         return Noted("loop/request", data)
-
-
-def _figures(usage: Usage | None) -> JSON:
-    return None if usage is None else {"input": usage.input, "output": usage.output}

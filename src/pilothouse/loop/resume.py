@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
 from ..core.calls import CallState, result_message
+from ..core.window import message_tokens
 from ..events import (
     CallFinished,
     CallStarted,
@@ -22,7 +23,7 @@ from ..events import (
     TurnEnded,
     TurnStarted,
 )
-from ..messages import Message, Usage
+from ..messages import JSON, Message, Usage
 from ..responses import StreamEnd
 from .asking import Answer
 from .between import NEXT_NOTE, apply_note
@@ -30,7 +31,7 @@ from .guards import Guards
 from .handoff import NOTE as HANDOFF_NOTE
 from .handoff import Handoffs
 from .turn import Step
-from .work import Work
+from .work import CHARGE_NOTE, Work
 
 
 class Entry(NamedTuple):
@@ -51,6 +52,7 @@ class Log:
         self._requested: ModelRequested | None = None
         self._answer: Message | None = None  # of the turn that is open, or was last
         self._usage: Usage | None = None  # of the last attempt
+        self._estimate = 0  # of the last request: what counts where its provider told nothing
         self._guards = Guards(work, replay=True)
         self._ended = False
 
@@ -83,6 +85,17 @@ class Log:
     def _close_attempt(self, requested: ModelRequested) -> None:
         end = ModelAttemptEnded(requested.turn, requested.attempt, "interrupted", "recovered")
         self._work.book.note(end)
+        self._usage = None
+        self._settle(0)
+
+    def _settle(self, said: int) -> None:
+        """Counts the last attempt against the limits, as it was counted when it ended (LP-38)."""
+        self._work.spending.settle(self._work.model, self._usage, self._estimate, said)
+
+    def _spent(self, used: Mapping[str, JSON]) -> Usage:
+        usage = Usage(input=used["input"], output=used["output"], cost=used.get("cost"))
+        self._work.spending.charge(usage)
+        return usage
 
     # One fact
 
@@ -109,8 +122,8 @@ class Log:
         if fact.end == "answered":
             self._work.relieved = False
             self._work.notes.clear()
-        if fact.usage is not None:
-            self._work.spending.settle(self._work.model, fact.usage, 0, 0)
+        if fact.end != "answered":  # an answer is counted with its message
+            self._settle(0)
 
     def _message_added(self, fact: MessageAdded) -> None:
         self._put_results()
@@ -118,6 +131,7 @@ class Log:
             self._answer = fact.message
             self._work.accept(fact.message, fact.message.stop_reason)
             self._work.meter.accept(fact.message, self._work.model, self._usage)
+            self._settle(0 if self._usage is not None else message_tokens(fact.message))
         else:
             self._work.add(fact.message)
             self._work.repairs += fact.message.id.startswith(f"{self._work.run_id}-repair-")
@@ -132,6 +146,13 @@ class Log:
     def _noted(self, fact: Noted) -> None:
         if fact.name == "loop/poll":
             self._work.batches[fact.data["kind"]] += 1
+        elif fact.name == "loop/request":
+            self._estimate = fact.data["estimate"]
+        elif fact.name == CHARGE_NOTE:
+            self._spent(fact.data)
+        elif fact.name == "loop/guard":
+            if used := fact.data.get("usage"):
+                self._work.spend(self._spent(used))
         elif fact.name == "loop/pairing":
             self._work.pairing_noted = True
         elif fact.name == HANDOFF_NOTE:

@@ -27,11 +27,15 @@ class Permit(Struct, frozen=True):
 
 @final
 class Spending:
-    """What a run has used. An attempt whose provider told nothing counts as estimated."""
+    """What a run has used. An attempt whose provider told nothing counts as estimated.
+
+    Attributes:
+        bounded: whether there is any limit on it.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._bounded = (
+        self.bounded = (
             limits.input_tokens is not None
             or limits.output_tokens is not None
             or limits.total_tokens is not None
@@ -53,9 +57,11 @@ class Spending:
             self.cost += cost_of(model.prices, given, taken, usage)
 
     def charge(self, usage: Usage) -> None:
-        """Counts tokens that a call used elsewhere, a sub-agent for example."""
+        """Counts what was used elsewhere: by a sub-agent, or for making the context smaller."""
         self.input += usage.input or 0
         self.output += usage.output or 0
+        if usage.cost is not None:
+            self.cost += Decimal(usage.cost)
 
     def tokens_left(self) -> int | None:
         """Tokens that are left of `total_tokens`, None without that limit."""
@@ -63,7 +69,7 @@ class Spending:
 
     def permit(self, model: Model, wanted: int | None, estimate: int) -> Permit:
         """Whether a request of that size may be sent, and with which output budget."""
-        if not self._bounded:
+        if not self.bounded:
             return Permit(output=wanted)
         limits = self._limits
         budget = wanted if wanted is not None else (model.max_output_tokens or MIN_OUTPUT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cached_property, partial
-from typing import final
+from typing import Final, final
 
 import msgspec
 
@@ -12,8 +12,8 @@ from ..commands import Request, Resolution
 from ..contracts import Clock, RunPort
 from ..core.breaker import Breakers
 from ..core.calls import CallState
-from ..events import CallFinished
-from ..messages import Message, StopReason, Usage
+from ..events import CallFinished, Noted
+from ..messages import JSON, Message, StopReason, Usage
 from ..records import Start
 from ..responses import ModelSettings
 from .book import Book, Stopped
@@ -23,6 +23,13 @@ from .scope import WorkScope, WorkTime
 from .spending import Spending
 from .tools import ToolSet
 from .trail import Trail
+
+CHARGE_NOTE: Final = "loop/charge"
+
+
+def figures(usage: Usage) -> dict[str, JSON]:
+    """What a note says of tokens and money that were used elsewhere; `charge` takes it back."""
+    return {"input": usage.input, "output": usage.output, "cost": usage.cost}
 
 
 @final
@@ -188,6 +195,16 @@ class Work:
         if usage is not None:
             self.usage = usage if self.usage is None else self.usage + usage
             self.turn_usage = usage if self.turn_usage is None else self.turn_usage + usage
+
+    def charge(self, usage: Usage) -> None:
+        """Counts what a call used elsewhere against the limits, on the record: a resumed run has used it, too."""
+        self.spending.charge(usage)
+        if self.spending.bounded:
+            self.book.note(Noted(CHARGE_NOTE, figures(usage)))
+
+    def tokens_left(self) -> int | None:
+        """Tokens that are left, None without a limit."""
+        return self.spending.tokens_left()
 
     def open_turn(self) -> None:
         """Goes on to the next turn.
