@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from pilothouse.commands import Command, Steer
 from pilothouse.errors import ConfigError
 from pilothouse.events import CallFinished, Completed, Incomplete, MessageAdded, TurnStarted
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig
 from pilothouse.loop.context import ToolContext, current_yield_token
+from pilothouse.loop.hooks import NextTurn, TurnInfo
 from pilothouse.loop.tools import tool
 from pilothouse.loop.yielding import Notifier
 from pilothouse.messages import Image, Message, Text
@@ -475,3 +477,49 @@ async def test_a_stop_while_a_source_is_asked_wins() -> None:
     outcome = await run.run()
     assert not isinstance(outcome, Completed | Incomplete)
     assert run.provider.requests == []
+
+
+# Ids
+
+
+@pytest.mark.parametrize("mode", ["all", "one_at_a_time"])
+async def test_the_same_message_sent_twice_is_two_messages(mode: Any) -> None:
+    """LP-22, RC-23: two commands, each with its own fate, whatever the ids of their messages."""
+    run = rig("ok", "and ok", config=LoopConfig(steering_mode=mode))
+    for number in (1, 2):
+        run.port.command(Command(f"c{number}", "run", Steer(user("again", "same"))))
+    assert await run.run() == Completed()
+    assert [text for _, text in said(run)] == ["again", "again"]
+    ids = [fact.message.id for fact in run.of(MessageAdded)]
+    assert len(set(ids)) == len(ids)
+
+
+async def test_a_message_whose_id_was_left_out_of_the_context_is_another_one() -> None:
+    """LP-22, RC-23, LP-5: the thread still has it, the context does not; after a crash neither."""
+
+    def make() -> AgentLoop:
+        def forget(info: TurnInfo) -> NextTurn:
+            return NextTurn(messages=[user(f"so far: {info.turn}", f"sum-{info.turn}")])
+
+        config = LoopConfig(prepare_next_turn=forget)
+        return AgentLoop(ScriptedProvider("ok", "ok", "ok", "ok", "ok"), config=config)
+
+    run = LoopRig(make())
+    for number in (1, 2, 3):
+        run.port.command(Command(f"c{number}", "run", Steer(user("again", "same"))))
+    assert await run.run() == Completed()
+    assert [text for _, text in said(run)] == ["again"] * 3
+    for cut in run.appends[:-1]:
+        again = LoopRig(make(), records=run.records[:cut])
+        assert await again.resume() == Completed()
+
+
+async def test_a_source_may_offer_again_what_was_left_out_of_the_context() -> None:
+    """LP-22: once in the thread, once told."""
+    config = LoopConfig(
+        prepare_next_turn=lambda info: NextTurn(messages=[user("so far", f"sum-{info.turn}")]),
+        get_steering_messages=lambda info: [user("again", "same")],
+    )
+    run = rig("ok", "ok", "ok", config=config)
+    assert await run.run() == Completed()
+    assert [text for _, text in said(run)] == ["again"]

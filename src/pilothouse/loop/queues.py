@@ -7,6 +7,7 @@ of the inbox names its command, so that it has exactly one fate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 from msgspec.structs import replace
@@ -87,7 +88,8 @@ class Queues:
         while not (one and items) and (pending := inbox.take(_COMMANDS[kind])) is not None:
             message = getattr(pending.command.body, "message", None)
             if isinstance(message, Message):
-                items.append(Item(self._own_id(message, pending.command.id), pending.command.id))
+                command_id = pending.command.id
+                items.append(Item(self._own_id(message, command_id, items), command_id))
         if items:
             self._work.batches[kind] += 1
         return items
@@ -114,7 +116,7 @@ class Queues:
                 )
             except HookFailed as failure:  # counts as empty; never a reason to lose a call (§2.4)
                 work.book.note(Noted("loop/hook", {"hook": kind, "failure": str(failure)}))
-        known = {message.id for message in self._work.context} if given else set()
+        known = {message.id for message in self._work.context} | self._work.left_out if given else set()
         items = [Item(message) for message in left]
         for number, one in enumerate(given):
             message = self._message(one, f"{self._work.run_id}-{kind}-{self._work.turn}-{number}")
@@ -137,8 +139,10 @@ class Queues:
             else None
         )
 
-    def _own_id(self, message: Message, command_id: str) -> Message:
+    def _own_id(self, message: Message, command_id: str, batch: Sequence[Item]) -> Message:
         """A queued message whose id the thread has already gets another: a fact of that id would be refused (RC-23)."""
-        if any(message.id == other.id for other in reversed(self._work.context[-64:])):
-            return replace(message, id=f"{message.id}-{command_id}")
+        work, wanted = self._work, message.id
+        others = chain(reversed(work.context), [item.message for item in batch])
+        if wanted in work.left_out or any(wanted == other.id for other in others):
+            return replace(message, id=f"{wanted}-{command_id}")
         return message

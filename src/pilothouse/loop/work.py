@@ -38,6 +38,7 @@ class Work:
 
     Attributes:
         context: the run's working message list; grows, and is never changed in place by anybody else.
+        left_out: ids of messages of contexts that were replaced; the thread has them still.
         trail: that list with what was found out about it; `meter` is of it, too.
         turn, attempt: where the run is; `attempt` counts requests of the turn.
         requests: attempts of the whole run.
@@ -82,6 +83,7 @@ class Work:
         "failed_turns",
         "finished",
         "full_budget",
+        "left_out",
         "meter",
         "model",
         "notes",
@@ -131,6 +133,7 @@ class Work:
         self.clock = clock
         self.book = Book(port, partial(self.scope.stop, "full"))
         self.model = plan.model
+        self.left_out: set[str] = set()
         self.trail = trail
         self.context, self.meter = trail.messages, trail.meter
         self.turn = 0
@@ -235,6 +238,7 @@ class Work:
 
     def replace_context(self, messages: Sequence[Message]) -> None:
         """Puts another list in the place of the context, for this and all later requests."""
+        self.left_out.update([message.id for message in self.context])
         trail = self.trail = Trail(list(messages))
         self.context, self.meter = trail.messages, trail.meter
 
