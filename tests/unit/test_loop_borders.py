@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel
 from pilothouse.commands import Allow, ExternalResult
 from pilothouse.core.canonical import MAX_DEPTH, encode
 from pilothouse.errors import ConfigError, StartRefused, ToolDefinitionError
-from pilothouse.events import CallFinished, Completed, Failed, HistoryCompacted, RequestOpened
+from pilothouse.events import CallFinished, Completed, Failed, HistoryCompacted, RequestOpened, Unknown
 from pilothouse.journal import SQLiteJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.approval import ApprovalPolicy
@@ -466,3 +466,20 @@ def test_a_retry_policy_is_of_numbers() -> None:
     """§6"""
     with pytest.raises(ConfigError, match=r"retry\.attempts"):
         RetryPolicy(attempts="3")  # type: ignore[arg-type]
+
+
+class Outcome(BaseException):
+    """As test runners and other event loops have them."""
+
+
+async def test_a_run_whose_code_raises_what_is_no_exception_is_unknown_and_nobody_waits_for_ever() -> None:
+    """LP-46, RC §3.8: a fault is raised, and the run has an end for everybody who waits."""
+
+    def fail(_: object) -> None:
+        raise Outcome("x")
+
+    provider = ScriptedProvider([call("work", {}, call_id="a")], "done")
+    loop = AgentLoop(provider, tools=[plain()], config=LoopConfig(before_tool_call=fail))
+    async with RunController(loop) as runs:
+        run = await runs.start(RunSpec("run", "thread", (user_message("Hello", "input"),)))
+        assert (await asyncio.wait_for(run.wait(), 30)).outcome == Unknown("error", "Outcome: x")

@@ -606,3 +606,22 @@ async def test_a_redactor_that_fails_gives_no_dump() -> None:
     assert notes(run, "loop/request")[0]["raw_wire_dump_failed"] is True
     with pytest.raises(ConfigError, match="patterns"):
         Redactor(patterns=["("])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Usage(input="5"),  # type: ignore[arg-type]
+        Usage(input=5.5, output=1),  # type: ignore[arg-type]
+        Usage(input=1, output=1, cost="free"),
+        Usage(input=1, output=1, cost="NaN"),
+        Usage(input=1, output=1, cost=0.5),  # type: ignore[arg-type]
+    ],
+)
+async def test_figures_that_are_none_are_not_taken(told: Usage) -> None:
+    """PV-8, §6: the answer stands, and counts as estimated."""
+    limits = Limits(cost="5", total_tokens=10_000)
+    run = rig(["ok", told], model=PRICED, config=LoopConfig(limits=limits))
+    assert await run.run() == Completed()
+    assert texts(run.messages)[-1] == ("assistant", "ok")
+    assert run.of(ModelAttemptEnded)[0].usage is None

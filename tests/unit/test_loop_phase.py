@@ -979,3 +979,24 @@ async def test_a_call_costs_one_task_and_few_passes() -> None:
             assert await run.run() == Completed()
         assert meter.tasks == history
         assert meter.passes == 2 * history
+
+
+class Outcome(BaseException):
+    """As test runners and other event loops have them: no exception of this program, and no end of it either."""
+
+
+@pytest.mark.parametrize("sync", [True, False])
+async def test_any_exception_but_the_end_of_the_process_is_a_tools_error(sync: bool) -> None:
+    """LP-46, TL-11: only KeyboardInterrupt and SystemExit are no tool's business."""
+
+    def fail() -> str:
+        raise Outcome("secret")
+
+    async def fail_later() -> str:
+        raise Outcome("secret")
+
+    made = tool(name="work", description="x")(fail if sync else fail_later)
+    run = rig(made, script=[call("work", {}, call_id="a")])
+    assert await run.run() == Completed()
+    assert ends(run) == {"a": ("failed", "")}
+    assert "secret" not in text_of(run, "a")

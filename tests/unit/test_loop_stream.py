@@ -383,3 +383,60 @@ async def test_what_the_reader_raises_passes_and_the_connection_is_closed() -> N
         async with opened(provider) as response:
             await response.each(consume)
     assert provider.open == 0
+
+
+# Ends that are none
+
+
+@pytest.mark.parametrize("opening", [(), (TEXT,)])
+async def test_a_cancellation_that_nobody_asked_for_is_a_broken_stream(opening: Any) -> None:
+    """PV-1, LP-42: what the adapter raises or says of itself is not a stop; something was read or nothing was."""
+    wanted = StreamEnd("unknown", cause="reset") if opening else "transport"
+    for provider in (
+        plain(*opening, error=asyncio.CancelledError()),
+        plain(*opening, StreamEnd("cancelled")),
+    ):
+        end = (await read(provider))[-1]
+        assert isinstance(end, StreamEnd)
+        assert wanted in (end, end.error and end.error.kind)
+
+
+async def test_a_cancellation_of_the_reading_task_passes_through() -> None:
+    """PV-1: nothing is raised but that."""
+    hold = Hold()
+
+    async def make() -> AsyncIterator[Any]:
+        yield TEXT
+        await hold.wait()
+
+    async def reading() -> None:
+        async with opened(Plain(make)) as response:
+            await response.each(lambda event: None)
+
+    task = asyncio.create_task(reading())
+    await hold.reached()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"),
+    [
+        (StreamEnd("weird"), "bug"),  # type: ignore[arg-type]
+        (StreamEnd("complete", 5), "bug"),  # type: ignore[arg-type]
+        (StreamEnd("error", error="oops"), "bug"),  # type: ignore[arg-type]
+        (StreamEnd("error", error=ErrorInfo("weird", "x")), "bug"),  # type: ignore[arg-type]
+        (StreamEnd("error", error=ErrorInfo("auth", 5)), "bug"),  # type: ignore[arg-type]
+        (StreamEnd("error", error=ErrorInfo("auth", "x", native=object())), "auth"),
+    ],
+)
+async def test_an_end_that_no_journal_would_take_is_an_error_of_the_adapter(
+    end: StreamEnd, kind: str
+) -> None:
+    """PV-1, §6: rubbish from a provider is a typed end; what can be kept of it is kept."""
+    found = (await read(plain(TEXT, end)))[-1]
+    assert isinstance(found, StreamEnd)
+    assert found.reason == "error"
+    assert found.error is not None
+    assert (found.error.kind, found.error.native) == (kind, None)

@@ -11,6 +11,7 @@ is that of their first appearance.
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -29,6 +30,7 @@ from ..responses import (
     UsageUpdate,
 )
 from .canonical import MAX_DEPTH, NotJSON, check, ordered
+from .prices import is_money
 from .unicode import clean_json
 
 Told: TypeAlias = TextTold | ReasoningTold | ArgumentsTold
@@ -36,6 +38,10 @@ Told: TypeAlias = TextTold | ReasoningTold | ArgumentsTold
 
 _NOTHING: Final = frozenset({"", "null", '"null"', '""'})
 """Argument texts that mean {} (PV-6)."""
+
+
+_COUNTS: Final = frozenset({int, type(None)})
+_counts: Final = attrgetter("input", "output", "total", "cache_read", "cache_write", "reasoning")
 
 
 class _Block:
@@ -173,6 +179,15 @@ class Assembly:
         if total == usage.total and native is usage.native:
             return usage
         return msgspec.structs.replace(usage, total=total, native=native)
+
+    def check_usage(self) -> str:
+        """Forgets figures that are none, and says why; empty where there is nothing to forget."""
+        if (usage := self._usage) is None or (
+            _COUNTS.issuperset(map(type, _counts(usage))) and (usage.cost is None or is_money(usage.cost))
+        ):
+            return ""
+        self._usage = None
+        return f"its figures are none: {usage!r}"
 
     def message(self) -> Message:
         """The message as far as it has come; `stop_reason` is None until the end."""

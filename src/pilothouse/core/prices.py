@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from ..messages import Price, Usage
@@ -33,10 +33,18 @@ def cost_text(prices: Price, usage: Usage) -> str | None:
     return money_text(cost_of(prices, usage.input, usage.output, usage))
 
 
+def is_money(text: object) -> bool:
+    """Whether that is an amount as a decimal string."""
+    try:
+        return isinstance(text, str) and Decimal(text).is_finite()
+    except InvalidOperation:
+        return False
+
+
 def money_text(money: Decimal) -> str:
     """Digits without an exponent and without zeros at the end."""
     text = f"{money:f}"
     return text.rstrip("0").rstrip(".") or "0" if "." in text else text
 
 
-__all__ = ["MILLION", "cost_of", "cost_text", "money_text"]
+__all__ = ["MILLION", "cost_of", "cost_text", "is_money", "money_text"]

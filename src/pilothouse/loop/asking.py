@@ -93,6 +93,8 @@ class Asking:
                 await response.each(_Teller(assembly, work.port).consume)
             if self._first_due is not None:
                 self._first_due = silence.first_due  # a pause has moved it
+            if fault := assembly.check_usage():
+                logger.warning("fault of provider %s: %s", prepared.provider.tag, fault)
             work.spend(assembly.usage)
             answer = await self._judged(assembly, prepared)
             if answer is not None:

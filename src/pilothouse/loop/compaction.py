@@ -111,6 +111,7 @@ class Compactor:
             self._provider, request, scope=scope, clock=self._clock, silence=silence
         ) as response:
             end = await response.each(assembly.feed)
+        assembly.check_usage()
         text = assembly.message().text.strip()
         if end.reason not in ("complete", "length") or not text:
             kind = end.error.kind if end.error is not None else end.reason

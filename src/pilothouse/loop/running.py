@@ -183,7 +183,7 @@ class Running:
         ended = self._end()
         if ended.error is None:
             return self._returned(ended.value)
-        if not isinstance(ended.error, Exception | asyncio.CancelledError):
+        if isinstance(ended.error, KeyboardInterrupt | SystemExit):
             raise ended.error
         return self._raised(ended.error)
 

@@ -15,8 +15,12 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from ..contracts import Clock, Provider
+from ..core.canonical import NotJSON, check, misshapen
 from ..errors import ProviderError
+from ..messages import StopReason
 from ..responses import (
     BlockEnded,
     ErrorInfo,
@@ -75,6 +79,7 @@ class Response:
 
     __slots__ = (
         "_alarm",
+        "_cancels",
         "_clock",
         "_closed",
         "_closing",
@@ -112,6 +117,7 @@ class Response:
     ) -> None:
         self.end: StreamEnd | None = None
         self.events = 0
+        self._cancels = 0  # of the reading task, by others
         self._provider = provider
         self._request = request
         self._scope = scope
@@ -139,6 +145,7 @@ class Response:
     # Reading
 
     async def __aenter__(self) -> Self:
+        self._cancels = _cancels()
         self._unsubscribe = self._scope.on_cancel(self._stopped)
         if self._timed and self._gate.watch is not None:
             self._unwatch = self._gate.watch(self._gate_moved)
@@ -233,7 +240,10 @@ class Response:
             raise error.error
         if isinstance(error, asyncio.CancelledError):
             if self._verdict is None:
-                raise error
+                if _cancels() != self._cancels:
+                    raise error
+                self._fault("it was cancelled from inside: nobody had stopped it")
+                self._verdict = self._broken()
             return
         assert isinstance(error, Exception)
         self._fault("it raised %s", type(error).__name__, exc_info=True)
@@ -281,7 +291,33 @@ class Response:
         if end.reason == "error" and end.error is None:
             self._fault("it ended as an error without saying which")
             return StreamEnd("error", end.raw_reason, ErrorInfo("protocol", "error without a description"))
-        return end
+        if end.reason == "cancelled":
+            self._fault("it says that it was cancelled, and nobody has stopped it")
+            return self._broken(end.raw_reason)
+        if end.reason in _PLAIN_ENDS and (end.raw_reason is None or type(end.raw_reason) is str):
+            return end
+        return self._recordable(end)
+
+    def _recordable(self, end: StreamEnd) -> StreamEnd:
+        """An end whose words a journal takes: what an adapter put together is not looked at before."""
+        error = end.error
+        if isinstance(error, ErrorInfo):
+            try:
+                check(error.native)
+            except NotJSON as fault:
+                self._fault("the native object of its error cannot be recorded: %s", fault)
+                error = replace(error, native=None)
+                end = replace(end, error=error)
+            if isinstance(error.message, str):
+                error = replace(error, message="")  # any text will do
+        if not (why := misshapen(replace(end, error=error))):
+            return end
+        self._fault("its end cannot be recorded: %s", why)
+        return StreamEnd("error", error=ErrorInfo("bug", "an end that is none, of the provider's adapter"))
+
+    def _broken(self, raw_reason: str | None = None) -> StreamEnd:
+        """The end of a response that went away without a sign."""
+        return StreamEnd("unknown", raw_reason, cause="reset") if self.events else _no_response()
 
     def _quiet_end(self) -> StreamEnd:
         if self.events == 0:
@@ -293,7 +329,7 @@ class Response:
         if isinstance(error, ProviderError) and error.info is not None:
             return StreamEnd("error", error=error.info)
         if isinstance(error, OSError):  # ConnectionError, TimeoutError, ssl and socket errors
-            return StreamEnd("unknown", cause="reset") if self.events else _no_response(str(error))
+            return self._broken() if self.events else _no_response(str(error))
         kind: ErrorKind = "bug"
         return StreamEnd("error", error=ErrorInfo(kind, f"{type(error).__name__} in the provider's adapter"))
 
@@ -419,10 +455,21 @@ class _Reader(Exception):
         self.error = error
 
 
+def _cancels() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
 async def _nothing() -> AsyncIterator[ProviderEvent]:
     return
     yield  # makes it an iterator
 
+
+_PLAIN_ENDS: Final = frozenset[StopReason](
+    {"complete", "tool_calls", "length", "content_filter", "refusal", "pause_turn", "unknown"}
+)
+"""Ends with nothing in them but words."""
 
 _SILENT: Final = {
     "send_timeout": "no response began in time",

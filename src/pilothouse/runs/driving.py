@@ -42,7 +42,9 @@ async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) 
         cause, reason = "cancelled_outside", "the run's task was cancelled"
     except (RecordRefused, ProtocolViolation) as error:
         cause, reason = "error", f"{type(error).__name__}: {error}"
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise  # the process or the loop ends: nothing more can be recorded here
+    except BaseException as error:
         # A new attachment that told nothing yet: what failed is the recovery.
         cause = failing if live.state.takeovers else "error"
         reason = f"{type(error).__name__}: {error}"
