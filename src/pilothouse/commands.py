@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from msgspec import field
 
@@ -105,6 +105,10 @@ CommandBody: TypeAlias = Steer | FollowUp | Answer | Cancel | Withdraw | Replace
 CommandKind: TypeAlias = Literal["steer", "follow_up", "answer", "cancel", "withdraw", "replace"]
 
 
+TERMINATE: Final = "pilothouse/terminate"
+"""Extension of an answer: true where the external result that it gives ends the asking, if nothing else is open (LP-6)."""
+
+
 class Command(Value):
     """An order for a run; idempotent by `id`. Build it once and send it as often as needed."""
 
@@ -139,6 +143,7 @@ class Ack(Value):
 
 
 __all__ = [
+    "TERMINATE",
     "Ack",
     "AckState",
     "Allow",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import field
 
@@ -31,6 +31,9 @@ RunStatus: TypeAlias = Literal[
     "completed", "truncated", "incomplete", "cancelled", "failed",  # the outcome's word
     "corrupt",  # of a catalog entry only
 ]  # fmt: skip
+
+UNFINISHED: Final[frozenset[str]] = frozenset({"cancelled", "failed", "unknown"})
+"""Statuses of runs that a retry goes on from: there is no answer, and nothing is under way (AC-50)."""
 
 Ownership: TypeAlias = Literal[
     "here",  # this controller drives it
@@ -400,6 +403,7 @@ class JournalStats(Value):
 __all__ = [
     name for name, item in list(globals().items()) if isinstance(item, type) and item.__module__ == __name__
 ] + [
+    "UNFINISHED",
     "Ownership",
     "RunStateName",
     "RunStatus",

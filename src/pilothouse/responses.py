@@ -7,6 +7,7 @@ A provider yields *provider events*: any number of openings, deltas, usage figur
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from msgspec import field
@@ -46,6 +47,19 @@ RETRYABLE: frozenset[str] = frozenset(
     | {"provider", "provider_cancelled"}
 )
 """Kinds that can pass by themselves: a person (or, before anything was visible, the loop) may ask again."""
+
+STATUS_KINDS: Mapping[int, ErrorKind] = MappingProxyType(
+    {
+        401: "auth",
+        402: "quota",
+        403: "auth",
+        413: "context_overflow",
+        429: "rate_limit",
+        503: "overloaded",
+        529: "overloaded",
+    }
+)
+"""What an HTTP status says by itself; of any other, 500 and above are the server's fault, the rest the request's."""
 
 
 class ErrorInfo(Value):
@@ -190,6 +204,7 @@ class ModelRequest(Value, gc=True):
 
 __all__ = [
     "RETRYABLE",
+    "STATUS_KINDS",
     "BlockEnded",
     "ErrorInfo",
     "ErrorKind",

@@ -10,7 +10,7 @@ import pytest
 
 from controlkit import Number, Plain, Told
 from convkit import passes
-from pilothouse import AgentController, BaseAIController, Export, RunExtras, current_reply
+from pilothouse import AgentController, BaseAIController, Export, LoopConfig, RunExtras, current_reply
 from pilothouse.errors import (
     ConfigError,
     ControllerInUse,
@@ -383,7 +383,9 @@ async def test_a_tool_that_waits_for_its_own_reply_is_told_so(how: str) -> None:
         await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize("where", ["request", "response", "prepare", "tool", "interceptor", "listener"])
+@pytest.mark.parametrize(
+    "where", ["request", "response", "prepare", "tool", "loop", "interceptor", "listener"]
+)
 @pytest.mark.parametrize("policy", ["raise", "queue", "supersede", "drop"])
 async def test_a_send_inside_the_live_send(where: str, policy: str) -> None:
     """TC-91, proof 6: it would wait for itself; a task of its own does not."""
@@ -420,6 +422,7 @@ async def test_a_send_inside_the_live_send(where: str, policy: str) -> None:
         controllers=[number, Plain(Told(), "p", **at)],
         interceptor=try_it if where == "interceptor" else None,
         request_listener=try_it if where == "listener" else None,
+        config=LoopConfig(before_tool_call=try_it) if where == "loop" else None,
     )
     async with agent:
         await (await agent.send("hi")).wait()

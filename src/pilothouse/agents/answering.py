@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from ..commands import Answer, Command, ExternalResult
+from ..commands import TERMINATE, Answer, Command, ExternalResult
 from ..contracts import CancelToken
 from ..core.interrupts import Step
 from ..errors import (
@@ -20,7 +20,6 @@ from ..runs.controller import random_id
 from .answers import interrupt_of, resolution_of
 from .following import Followed, Following
 from .given import WENT_ON
-from .localtools import TERMINATE
 from .operation import Operation
 from .surface import Attempt
 

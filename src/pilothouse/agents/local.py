@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..messages import JSON, UNSET, InputPart
 from ..projection import EMPTY, WhenBusy
-from ..records import Parent
+from ..records import UNFINISHED, Parent
 from ..runs.controller import random_id
 from .checking import Checking
 from .given import check_policy, checked_parts, checked_state, target_of
@@ -41,7 +41,6 @@ from .telling import Telling, told_history, told_message
 logger = logging.getLogger("pilothouse.agents")
 
 
-_RETRIED: Final = frozenset({"cancelled", "failed", "unknown"})
 _REMEMBERED: Final = 1_000
 
 
@@ -213,7 +212,7 @@ class LocalAgent(Checking):
             return
         with self._batch():
             self._display.restore(path)
-        self._captured = view.status in _RETRIED
+        self._captured = view.status in UNFINISHED
         if view.outcome is None and view.status != "unknown":
             if (joined := self._join(head)) is not None:
                 # A run that waits for an answer asks again before anything else.
@@ -417,7 +416,7 @@ class LocalAgent(Checking):
 
 
 def _retried(outcome: object) -> bool:
-    return str(outcome.__struct_config__.tag) in _RETRIED if hasattr(outcome, "__struct_config__") else True
+    return str(outcome.__struct_config__.tag) in UNFINISHED if hasattr(outcome, "__struct_config__") else True
 
 
 __all__ = ["LocalAgent"]

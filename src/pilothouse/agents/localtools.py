@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 import msgspec
 
@@ -18,8 +18,6 @@ from .signals import Cell, Hub
 
 if TYPE_CHECKING:
     from ..core.display import Display
-
-TERMINATE: Final = "pilothouse/terminate"
 
 
 class Owner(Protocol):
@@ -156,4 +154,4 @@ class LocalTools:
         return self._agent.answer_external(staged, terminate=terminate)
 
 
-__all__ = ["TERMINATE", "LocalTools", "as_text", "checked_catalog"]
+__all__ = ["LocalTools", "as_text", "checked_catalog"]

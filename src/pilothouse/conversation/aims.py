@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.transcript import last_exchange, wants_answer
 from ..errors import InvalidTarget, NothingToDo
 from ..messages import Message
-from ..records import Parent
+from ..records import UNFINISHED, Parent
 from .order import RETRY
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 Place = tuple[Parent | None, tuple[Message, ...]]
 """The parent of the new run, None for the first of its thread, and the messages in front of it."""
-
-_RETRIED: Final = frozenset({"cancelled", "failed", "unknown"})
 
 
 class Retry:
@@ -43,7 +41,7 @@ class Retry:
                 return None, messages
             raise NothingToDo("cannot retry: there is no send to retry")
         view = await runs.inspect(head)
-        if view.status not in _RETRIED:
+        if view.status not in UNFINISHED:
             raise NothingToDo(f"cannot retry: the last send is {view.status}")
         keep_through = last_exchange(await runs.history(head))
         if keep_through is None:

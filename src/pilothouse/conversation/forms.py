@@ -22,7 +22,16 @@ from ..errors import ProviderContractError
 from ..loop.agent import AgentLoop
 from ..messages import JSON, Message, Model
 from ..records import Descriptor, Start
-from ..responses import ErrorInfo, ModelRequest, ProviderEvent, ResponseStarted, StreamEnd, TextDelta
+from ..responses import (
+    STATUS_KINDS,
+    ErrorInfo,
+    ErrorKind,
+    ModelRequest,
+    ProviderEvent,
+    ResponseStarted,
+    StreamEnd,
+    TextDelta,
+)
 
 FORMS: Final = (
     "a Provider (tag, default_model, stream, aclose), an object with async send(messages, options), "
@@ -337,17 +346,6 @@ async def _close(source: object) -> None:
             await closing
 
 
-_STATUSES: Final[Mapping[int, str]] = {
-    401: "auth",
-    402: "quota",
-    403: "auth",
-    413: "context_overflow",
-    429: "rate_limit",
-    503: "overloaded",
-    529: "overloaded",
-}
-
-
 def classify(error: Exception) -> ErrorInfo:
     """What a text form's exception means: by its structured fields, else a failure that a person may retry."""
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -355,6 +353,6 @@ def classify(error: Exception) -> ErrorInfo:
         return ErrorInfo("provider_contract", str(error))
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     if isinstance(status, int) and not isinstance(status, bool):
-        kind = _STATUSES.get(status, "server_error" if status >= 500 else "invalid_request")
-        return ErrorInfo(kind, message, status=status)  # type: ignore[arg-type]
+        otherwise: ErrorKind = "server_error" if status >= 500 else "invalid_request"
+        return ErrorInfo(STATUS_KINDS.get(status, otherwise), message, status=status)
     return ErrorInfo("provider", message)

@@ -13,10 +13,10 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 from ..errors import UsageError
 from ..messages import MEDIA, UNSET, Media, Text, Unset
+from .options import LONGEST_S
 
 Kind: TypeAlias = Literal["send", "steer", "follow_up"]
 
-LONGEST_S: Final = 2_147_483.0
 """24.8 days: what no timer overflows."""
 
 EMPTY: Final = "empty after interception"

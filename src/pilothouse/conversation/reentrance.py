@@ -27,7 +27,7 @@ def is_inside(sender: Sender) -> bool:
     call = current.get()
     if call is not None and call.run_id == live.id and is_call(task):
         return True
-    return task.get_name() == f"pilothouse-run-{live.id}"
+    return sender.setup.runs.is_driven_by(task, live.id)
 
 
 def would_wait() -> UsageError:

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from ..messages import JSON, Message
 from ..projection import EMPTY, Checkpoint
-from ..records import HistoryMessage, Parent, RunEntry
+from ..records import UNFINISHED, HistoryMessage, Parent, RunEntry
 
-_UNFINISHED: Final = frozenset({"cancelled", "failed", "unknown"})
 _LABEL: Final = 80
 
 
@@ -82,7 +81,7 @@ class _Tree:
     def _beside(self, hangs: Parent) -> bool:
         """Whether what hangs there answers again what a run was asked that had come to its end."""
         parent = self._runs[hangs.run_id]
-        if parent.entry.status in _UNFINISHED:
+        if parent.entry.status in UNFINISHED:
             return False
         for item in parent.own:
             if item.message.role == "assistant":

@@ -6,15 +6,14 @@ The storage under `core/display`: values are replaced, never changed; nothing he
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from ..messages import JSON, Part, Unset
+from ..messages import JSON, Part, Role, Unset
 from ..projection import EMPTY, AgentMessage, AgentToolCall, Citation, Delivered, MessageDelivery
 
-Role = Literal["user", "assistant", "system", "tool"]
 Content = str | tuple[Part, ...]
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar, final
 
-from ..commands import Allow, Deny, ExternalResult, InputAnswer, Request, Resolution
+from ..commands import TERMINATE, Allow, Deny, ExternalResult, InputAnswer, Request, Resolution
 from ..contracts import PendingCommand
 from ..core.calls import CallState, operation_digest, text_parts
 from ..errors import RecordRefused, ToolError, ToolStopped
@@ -31,8 +31,6 @@ from .work import Work
 
 logger: Final = logging.getLogger("pilothouse.loop")
 T = TypeVar("T")
-TERMINATE: Final = "pilothouse/terminate"
-"""Extension of an answer command: its result ends the asking (LP-6)."""
 
 
 class Finish(Protocol):

@@ -65,7 +65,7 @@ class Book:
             Stopped: a stop is durable, or the run takes no more (RC §3.12), which ends it. Results are kept for the
                 next append, the rest is dropped.
             Detached: the run has ended or is somebody else's.
-        Reopened: the end was refused because something was said meanwhile; all else is kept for the next append.
+            Reopened: the end was refused because something was said meanwhile; all else is kept for the next append.
         """
         batch = [*self._waiting, *entries] if entries else self._waiting
         if self._full:

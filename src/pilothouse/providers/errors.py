@@ -17,7 +17,7 @@ import msgspec
 
 from ..core.jsonlines import JSONLinesReader
 from ..messages import JSON
-from ..responses import ErrorInfo, ErrorKind, StreamEnd
+from ..responses import STATUS_KINDS, ErrorInfo, ErrorKind, StreamEnd
 from .frames import DONE, Unreadable, plain, values_of, word
 from .hints import retry_after_ms
 from .surrogates import clean_struct
@@ -57,16 +57,7 @@ _WORDS: Final[tuple[tuple[ErrorKind, re.Pattern[str]], ...]] = (
     ),
 )
 
-# 2. The HTTP status, or the number that stands for it in an error object inside a stream.
-_STATUS: Final[dict[int, ErrorKind]] = {
-    401: "auth",
-    402: "quota",
-    403: "auth",
-    413: "context_overflow",
-    429: "rate_limit",
-    503: "overloaded",
-    529: "overloaded",
-}
+# 2. The HTTP status, or the number that stands for it in an error object inside a stream: `STATUS_KINDS`.
 
 # 3. Wordings.
 _OUTPUT_BUDGET: Final = re.compile(
@@ -151,10 +142,11 @@ def _kind(words: list[str], status: int | None, message: str) -> tuple[ErrorKind
     for kind, pattern in _WORDS:
         if any(pattern.search(name) for name in words):
             return kind, None
-    if status in _STATUS:
-        return _STATUS[status], None
-    if status is not None and status >= 500:
-        return "server_error", None
+    if status is not None:
+        if status in STATUS_KINDS:
+            return STATUS_KINDS[status], None
+        if status >= 500:
+            return "server_error", None
     return _by_wording(message, "server_error" if status is None else "invalid_request")
 
 

@@ -9,6 +9,7 @@ from ..agent_errors import (
     AgentError,
 )
 from ..agents.operation import Later, Operation
+from ..commands import TERMINATE
 from ..core.interrupts import Step
 from ..errors import AgentBusy
 from ..projection import Err, ToolOutcome
@@ -157,5 +158,5 @@ class Asking(Stopping):
                     "content": [{"type": "text", "text": said}],
                     "is_error": isinstance(outcome, Err),
                 },
-                extensions={"pilothouse/terminate": True},
+                extensions={TERMINATE: True},
             )

@@ -377,6 +377,11 @@ class RunController:
         live = self._fleet.live.get(run_id) or self._fleet.mirror(run_id)
         return live is not None and live.stoppable
 
+    def is_driven_by(self, task: asyncio.Task[Any], run_id: str) -> bool:
+        """Whether that is the task in which the runtime works on a run here."""
+        live = self._fleet.live.get(run_id)
+        return live is not None and live.task is task
+
     def at_rest(self, run_id: str) -> bool:
         """Whether an observed run was let go while it waits, and is taken up again by the next command."""
         return run_id in self._fleet.watched

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -35,7 +34,7 @@ from ..core.agui.wire import frame
 from ..core.canonical import digest_of
 from ..errors import PilothouseError
 from ..messages import JSON, Message, Text
-from ..records import HistoryMessage, RunView
+from ..records import UNFINISHED, HistoryMessage, RunView
 from .agui_request import (
     ask_of,
     extras_of,
@@ -58,8 +57,6 @@ from .settings import AGUIOptions, HistoryPolicy
 from .stream import Closing, Opening, Reader, Stream
 
 logger = logging.getLogger("pilothouse.server")
-
-_BROKEN: Final = frozenset({"failed", "cancelled", "unknown"})
 
 
 class AGUIFace:
@@ -175,7 +172,7 @@ class AGUIFace:
         else:
             path = await thread.path(head)
             planned = plan(
-                asked.messages, path, head=None if head is None else head.key, broken=status in _BROKEN
+                asked.messages, path, head=None if head is None else head.key, broken=status in UNFINISHED
             )
         if asked.resume and not planned.new:
             raise Problem(409, "request_not_pending", "these requests are not open, or not any more")

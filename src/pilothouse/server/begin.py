@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ..commands import Command, Steer
 from ..conversation.extras import RunExtras
+from ..core.delivery import SUPERSEDED
 from ..errors import AgentBusy, ThreadConflict, Unsupported
 from ..messages import JSON, Message
 from .names import run_key
@@ -20,7 +21,6 @@ from .served import ServedAgents
 from .served_agent import Ask
 from .settings import ServerLimits, WhenBusy
 
-SUPERSEDED: Final = "superseded"
 _SETTLE_S: Final = 20.0
 """A stop is bounded by the run controller (RC-40); this is a little more than its bound."""
 
