@@ -10,7 +10,7 @@ import pytest
 from asgikit import Connection, ask, run_input, served
 from pilothouse.errors import JournalUnavailable
 from pilothouse.journal.memory import MemoryJournal
-from pilothouse.server.settings import StreamOptions
+from pilothouse.server.settings import ServerLimits, StreamOptions
 from pilothouse.server.stream import StreamCut
 from pilothouse.testing.clock import StepClock
 from pilothouse.testing.scripted import Hold, ScriptedProvider
@@ -267,3 +267,59 @@ async def test_runs_and_reconnects_leave_nothing_behind() -> None:
         assert not app.registry._company
         assert not app._served.by_name["default"]._conversations
         assert len(asyncio.all_tasks()) <= tasks + 1  # the run controller's one housekeeping task
+
+
+@pytest.mark.parametrize(
+    ("limits", "refusal"),
+    [
+        (ServerLimits(streams=2), (503, "overloaded")),
+        (ServerLimits(streams_per_tenant=2), (429, "too_many_streams")),
+    ],
+    ids=["server", "tenant"],
+)
+async def test_open_streams_are_counted_and_a_closed_one_gives_its_place_back(
+    limits: ServerLimits, refusal: tuple[int, str]
+) -> None:
+    """§2 limits: also of different runs; who leaves makes room."""
+    held = [["a", Hold()] for _ in range(4)]
+    app = served(ScriptedProvider(*held), limits=limits)
+    async with app.lifespan():
+        tabs = [Connection(app, *POST, json_body=run_input(f"t{n}", f"r{n}", "go")) for n in range(2)]
+        async with tabs[0] as first, tabs[1] as second:
+            await first.seen("a")
+            await second.seen("a")
+            for _ in range(2):
+                refused = await ask(app, *POST, run_input("t3", "r3", "go"))
+                assert (refused.status, refused.json()["code"]) == refusal
+                assert "retry-after" in refused.headers
+            first.leave()
+            await first.ended()
+            async with Connection(app, "GET", "/agui?runId=r0") as again:
+                await again.seen("a")
+                assert (await ask(app, "GET", "/agui?runId=r1")).status == refusal[0]
+
+
+async def test_two_who_join_late_are_shown_the_same_conversation() -> None:
+    """SV-48: made once for both, and given to both."""
+    hold = Hold()
+    app = served(ScriptedProvider("before", ["now ", hold, "done"]))
+    async with app.lifespan():
+        await ask(app, *POST, run_input("t1", "r1", "one"))
+        async with Connection(app, *POST, json_body=run_input("t1", "r2", "two")) as first:
+            await first.seen("now ")
+            async with (
+                Connection(app, "GET", "/agui?runId=r2") as second,
+                Connection(app, "GET", "/agui?runId=r2") as third,
+            ):
+                await second.seen("now ")
+                await third.seen("now ")
+                hold.release()
+                for tab in (first, second, third):
+                    await tab.ended()
+                shown = [
+                    [event["messages"] for event in tab.events if event["type"] == "MESSAGES_SNAPSHOT"]
+                    for tab in (second, third)
+                ]
+                assert shown[0] == shown[1]
+                assert "before" in [message.get("content") for message in shown[0][0]]
+                assert (second.text, third.text) == ("now done", "now done")
