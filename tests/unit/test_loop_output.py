@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from msgspec.structs import replace
+from pydantic import BaseModel, Field, field_validator
 
 from pilothouse.conversation.controller import AgentController
-from pilothouse.errors import ReplyIncomplete, UsageError
+from pilothouse.errors import ReplyIncomplete, StartRefused, UsageError
 from pilothouse.events import Completed, Incomplete, ModelRequested, OutputAdded, RunEnded
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import LoopConfig
@@ -153,3 +155,52 @@ async def test_a_reply_without_a_value_says_why() -> None:
     async with AgentController(loop) as agent:
         with pytest.raises(ReplyIncomplete, match="output_retries"):
             await (await agent.send("Husum?")).output(Tide)
+
+
+class Picky(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def check(cls, name: str) -> str:
+        if name == "odd":
+            raise KeyError("a word of the type's own")
+        return name
+
+
+class Strict(BaseModel, strict=True):
+    day: date
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "good"),
+    [
+        (dict, '{"n": 1e999}', '{"n": 1}'),
+        (list, "[" * 98 + "]" * 98, "[1]"),
+        (Picky, '{"name": "odd"}', '{"name": "a"}'),
+        (Strict, '{"day": "soon"}', '{"day": "2026-01-02"}'),
+    ],
+)
+async def test_an_answer_that_cannot_be_taken_is_asked_for_again(kind: Any, bad: str, good: str) -> None:
+    """Structured output: what no fact could hold, or a type's own code chokes on, is an answer like any other bad one."""
+    provider = ScriptedProvider(bad, good)
+    result = await AgentLoop(provider, output_type=kind).ask("x")
+    assert (result.outcome, result.turns) == (Completed(), 2)
+    assert "a word of the type's own" not in provider.requests[1].messages[-1].text
+
+
+@pytest.mark.parametrize("schema", [5, "x", [], True])
+async def test_a_schema_that_is_none_is_refused_before_the_start(schema: Any) -> None:
+    """§6: nothing is recorded."""
+    rig = LoopRig(AgentLoop(ScriptedProvider("never")))
+    rig.start = replace(rig.start, spec=replace(rig.start.spec, output_schema=schema))
+    with pytest.raises(StartRefused, match="output_schema"):
+        await rig.run()
+
+
+@pytest.mark.parametrize("prompt", [5, [], {}])
+async def test_a_prompt_option_that_is_no_text_is_refused_before_the_start(prompt: Any) -> None:
+    """§6, §2.1"""
+    rig = LoopRig(AgentLoop(ScriptedProvider("never")), options={"loop.system_prompt": prompt})
+    with pytest.raises(StartRefused, match="system_prompt"):
+        await rig.run()

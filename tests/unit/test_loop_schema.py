@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import functools
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -14,10 +16,18 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, PlainSerializer, SecretStr
 
+from pilothouse.core.calls import arguments_digest
 from pilothouse.errors import ToolDefinitionError
+from pilothouse.events import CallFinished, CallStarted, Completed
+from pilothouse.loop.agent import AgentLoop
+from pilothouse.loop.config import LoopConfig
 from pilothouse.loop.context import ToolContext
+from pilothouse.loop.hooks import CallCheck
 from pilothouse.loop.schema import InvalidArguments
+from pilothouse.loop.stuck import StuckToolConfig
 from pilothouse.loop.tools import Tool, tool
+from pilothouse.testing import LoopRig, ScriptedProvider, StepClock
+from pilothouse.testing.scripted import call
 
 
 class Port(BaseModel):
@@ -375,3 +385,143 @@ def test_a_tool_can_still_be_called_as_what_it_is() -> None:
 
     assert add(1, b=2) == 3
     assert repr(add) == "<Tool add (read)>"
+
+
+# Whose the arguments are
+
+
+@pytest.mark.parametrize("kind", [dict[str, Any], Any, dict, list])
+async def test_what_a_function_does_to_its_arguments_changes_neither_record_nor_request(kind: Any) -> None:
+    """LP-2, TL-7: they are the function's own copy."""
+    given: Any = [[1]] if kind is list else {"items": [1]}
+
+    async def work(data: Any, more: list[int] = []) -> str:
+        (data[0] if isinstance(data, list) else data["items"]).append("changed")
+        data.clear()
+        more.append(1)
+        return f"{len(more)}"
+
+    work.__annotations__["data"] = kind
+    kept = made(work)
+    calls = [call("work", {"data": given}, call_id=name) for name in "ab"]
+    provider = ScriptedProvider(calls, "done")
+    run = LoopRig(AgentLoop(provider, tools=[kept]))
+    assert await run.run() == Completed()
+    sent = [one.arguments for message in provider.requests[1].messages for one in message.tool_calls]
+    assert sent == [{"data": given}] * 2
+    assert [end.content[0].text for end in run.of(CallFinished)] == ["1", "1"]
+    assert {fact.arguments_digest for fact in run.of(CallStarted)} == {
+        arguments_digest({"data": given, "more": []})
+    }
+
+
+async def test_a_call_that_is_made_once_more_gets_the_same_arguments() -> None:
+    """LP-48, TL-7: whatever became of the first one's."""
+    seen: list[Any] = []
+    clock = StepClock()
+
+    class Order(BaseModel):
+        items: list[int]
+
+    async def work(order: Order, data: dict[str, Any]) -> str:
+        seen.append((list(order.items), dict(data)))
+        order.items.clear()
+        data.clear()
+        if len(seen) == 1:
+            await asyncio.Event().wait()
+        return "done"
+
+    work.__annotations__.update(order=Order, data=dict[str, Any])
+    kept = made(work, effect="read", timeout=None)
+    provider = ScriptedProvider([call("work", {"order": {"items": [1]}, "data": {"a": 1}})], "done")
+    config = LoopConfig(stuck_tool=StuckToolConfig(floor=10.0))
+    run = LoopRig(AgentLoop(provider, tools=[kept], config=config, clock=clock), clock=clock)
+    task = run.begin()
+    while not seen:
+        await asyncio.sleep(0)
+    await clock.advance(11)
+    await task
+    assert run.outcome == Completed()
+    assert seen == [([1], {"a": 1})] * 2
+
+
+async def test_what_a_hook_does_to_the_arguments_it_is_shown_has_no_effect() -> None:
+    """Agent-loop §7.3, §2.4: it gets a copy."""
+
+    def hook(check: CallCheck) -> None:
+        check.args["data"]["items"].append("changed")
+        check.args["data"] = "other"  # type: ignore[index]
+
+    async def work(data: dict[str, Any]) -> str:
+        return json.dumps(data)
+
+    work.__annotations__["data"] = dict[str, Any]
+    kept = made(work)
+    provider = ScriptedProvider([call("work", {"data": {"items": [1]}})], "done")
+    run = LoopRig(AgentLoop(provider, tools=[kept], config=LoopConfig(before_tool_call=hook)))
+    assert await run.run() == Completed()
+    assert run.of(CallFinished)[0].content[0].text == '{"items": [1]}'
+    assert run.of(CallStarted)[0].arguments is None
+
+
+# Signatures that people write
+
+
+class Strict(BaseModel, strict=True):
+    day: dt.date
+
+
+async def outcome_of(function: Any, arguments: dict[str, Any]) -> str:
+    kept = made(function, name="work")
+    run = LoopRig(AgentLoop(ScriptedProvider([call("work", arguments)], "done"), tools=[kept]))
+    assert await run.run() == Completed()
+    return str(run.of(CallFinished)[0].content[0].text)
+
+
+async def test_a_strict_type_takes_the_json_of_its_values() -> None:
+    """TL-6: a date is text in JSON; nothing else could ever be given."""
+
+    async def work(order: Strict) -> str:
+        return order.day.isoformat()
+
+    work.__annotations__["order"] = Strict
+    assert await outcome_of(work, {"order": {"day": "2026-01-02"}}) == "2026-01-02"
+    assert "valid date" in await outcome_of(work, {"order": {"day": "soon"}})
+
+
+async def test_a_value_that_can_be_gone_through_once_is_there_for_the_function() -> None:
+    """TL-7: looking at it must not use it up."""
+
+    async def work(numbers: Iterable[int]) -> str:
+        return str(list(numbers))
+
+    work.__annotations__["numbers"] = Iterable[int]
+    assert await outcome_of(work, {"numbers": [1, 2]}) == "[1, 2]"
+
+
+async def test_a_default_may_be_a_field() -> None:
+    """TL-1, TL-2: as in a model; its default, bounds and description count."""
+
+    async def work(
+        count: int = Field(default=7, ge=1, description="How many."), *, name: str = Field()
+    ) -> str:
+        return f"{name} {count}"
+
+    work.__annotations__.update(count=int, name=str)
+    kept = made(work)
+    count = kept.spec.parameters["properties"]["count"]
+    assert (count["default"], count["minimum"], count["description"]) == (7, 1, "How many.")
+    assert kept.spec.parameters["required"] == ["name"]
+    assert await outcome_of(work, {"name": "a"}) == "a 7"
+    assert "greater than or equal" in await outcome_of(work, {"name": "a", "count": 0})
+
+
+async def test_a_context_may_be_annotated() -> None:
+    """TL-2: injected, not in the schema."""
+
+    async def work(ctx: Any) -> str:
+        return str(ctx.call_id)
+
+    work.__annotations__["ctx"] = Annotated[ToolContext[Any], "given"]
+    assert made(work).spec.parameters["properties"] == {}
+    assert await outcome_of(work, {})

@@ -229,8 +229,8 @@ class AgentLoop:
         self._bench.attach()
         plan, spec = self._plan, start.spec
         if plan is None or spec.options or spec.output_schema is not None:
-            output = self._output if spec.output_schema is None else _output_by(spec.output_schema)
             try:
+                output = self._output if spec.output_schema is None else _output_by(spec.output_schema)
                 plan = Plan(
                     self.config,
                     self._providers,
@@ -314,6 +314,8 @@ def _output_of(wanted: type[Any]) -> Output:
 def _output_by(schema: JSON) -> Output:
     from .output import output_by
 
+    if not isinstance(schema, Mapping):
+        raise ConfigError(f"output_schema: {schema!r} is no JSON schema")
     return output_by(schema)
 
 

@@ -15,7 +15,7 @@ from ..events import Effect
 from ..messages import JSON, Message, ToolCall
 from .approval import Decision, Rule, is_plain
 from .book import Stopped
-from .coercion import SHOWN
+from .coercion import SHOWN, own
 from .hooks import Block, CallCheck, HookFailed, Rewrite
 from .schema import InvalidArguments
 from .tools import Tool, ToolSet
@@ -121,7 +121,7 @@ class Checker:
         return CallCheck(
             ready.call.call_id,
             ready.tool.name,
-            ready.arguments,
+            own(ready.arguments),
             ready.effect,
             self.message,
             Payload(work.context),

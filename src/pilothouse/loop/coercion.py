@@ -100,6 +100,17 @@ def _at(given: Any, path: Path) -> Any:
     return given
 
 
+def own(values: Mapping[str, JSON]) -> dict[str, Any]:
+    """The same JSON as a function's own to change: nothing of it is in the record, in a default or in another attempt."""
+    return {name: _own(value) for name, value in values.items()}
+
+
+def _own(value: JSON) -> JSON:
+    if type(value) is dict:
+        return {name: _own(item) for name, item in value.items()}
+    return [_own(item) for item in value] if type(value) is list else value
+
+
 # Texts for the model
 
 

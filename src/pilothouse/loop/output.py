@@ -7,11 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
+from ..core.canonical import check
 from ..messages import JSON
 from .jsonschema import problems_of
 from .schema import InvalidArguments, reader_of
 
 NAME: Final = "output"
+ROOM: Final = 4
+"""Levels of nesting that a fact puts around it."""
 _FENCE: Final = re.compile(r"^\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*$", re.DOTALL)
 
 
@@ -41,6 +44,7 @@ class Output:
         fenced = _FENCE.match(text)
         try:
             content = json.loads(fenced[1] if fenced else text, parse_constant=_refuse)
+            check(content, depth=ROOM)  # an infinity may be written in digits; too deep is no fact
         except (ValueError, RecursionError) as error:
             raise NotOutput(f"The answer must be one JSON value and nothing else: {error}.") from None
         try:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 from bisect import insort
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, final
+
+from msgspec.structs import replace
 
 from ..core.calls import NOT_RUN_TEXT, result_message, text_parts
 from ..events import CallFinished, CallHeartbeat, Noted, RequestClosed
@@ -302,9 +305,11 @@ class Phase:
             self._work.book.note(Noted("loop/stuck", running.stage))
 
     def _again(self, running: Running) -> None:
-        """The same call once more, with the same key."""
-        item = Item(self._index(running), running.ready.call, running.ready, running.attempt + 1)
-        self._queue(item)
+        """The same call once more, with the same key and the same arguments, whatever became of the first one's."""
+        ready = running.ready
+        with suppress(Exception):  # a type of the tool's own that does not take them now: then what there is
+            ready = replace(ready, values=ready.tool.thaw(ready.arguments))
+        self._queue(Item(self._index(running), ready.call, ready, running.attempt + 1))
 
     def _index(self, running: Running) -> int:
         return next(at for at, call in enumerate(self._calls) if call.call_id == running.ready.call.call_id)

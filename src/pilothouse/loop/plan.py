@@ -85,6 +85,8 @@ class Plan:
         self.model = _model(config, providers, options.get("loop.model"))
         self.settings = _settings(config.settings, options.get("loop.settings"))
         self.system_prompt: str | None = options.get("loop.system_prompt", system_prompt)
+        if not isinstance(self.system_prompt, str | None):
+            raise ConfigError(f"loop.system_prompt: {self.system_prompt!r} is no text")
         if instructions:
             self.system_prompt = (
                 f"{self.system_prompt}\n\n{instructions}" if self.system_prompt else instructions

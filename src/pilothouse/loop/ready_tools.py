@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..core.canonical import NotJSON, check
 from ..errors import ToolDefinitionError
 from ..messages import JSON, ToolSpec
-from .coercion import SHOWN, Args
+from .coercion import SHOWN, Args, own
 from .context import ToolContext
 from .jsonschema import problems_of
 from .schema import Frozen, InvalidArguments
@@ -45,11 +45,11 @@ class ReadySchema:
             check(arguments)
         except NotJSON as error:
             raise InvalidArguments(f"The arguments of {self._tool} are no JSON: {error}") from None
-        return Frozen(arguments, {ARGUMENTS: arguments})
+        return Frozen(arguments, {ARGUMENTS: own(arguments)})
 
     def thaw(self, frozen: Args) -> dict[str, Any]:
         """The values of arguments that were frozen before."""
-        return {ARGUMENTS: dict(frozen)}
+        return {ARGUMENTS: own(frozen)}
 
 
 ARGUMENTS: Final = "arguments"

@@ -7,8 +7,10 @@ be built once a tool is built here, so that a call costs one validation.
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -27,13 +29,14 @@ from msgspec import Struct
 from ..core.canonical import check
 from ..errors import ToolDefinitionError
 from ..messages import JSON
-from .coercion import Args, blame, explain, problems_of, second_chance
+from .coercion import Args, blame, explain, own, problems_of, second_chance
 from .signature import Signature
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 JSONSchema: TypeAlias = Mapping[str, JSON]
+logger: Final = logging.getLogger("pilothouse.loop")
 
 
 class InvalidArguments(Exception):
@@ -62,6 +65,8 @@ class Parameters:
         for name, default in signature.defaults.items():
             self._take_default(name, default)
         self._plain = not signature.keyword_rest and all(map(_is_plain, signature.fields.values()))
+        # Values of such types can be gone through once, which looking at them did.
+        self._once = any(kind in repr(signature.fields) for kind in ("Iterable", "Iterator", "Generator"))
         self.schema: Final = self._make_schema()
 
     def _take_default(self, name: str, default: Any) -> None:
@@ -93,7 +98,7 @@ class Parameters:
         if self._plain:
             for name, default in self._objects.items():
                 values.setdefault(name, default)
-            return Frozen(values, values)
+            return Frozen(values, own(values))
         return self._read_back({**self._defaults, **self._dump(values)})
 
     def thaw(self, frozen: Args) -> dict[str, Any]:
@@ -102,7 +107,7 @@ class Parameters:
         Raises:
             InvalidArguments: the tool's types do not take what they wrote down.
         """
-        return dict(frozen) if self._plain else self._read_back(dict(frozen)).values
+        return own(frozen) if self._plain else self._read_back(dict(frozen)).values
 
     def _validated(self, given: Args) -> dict[str, Any]:
         from pydantic import ValidationError
@@ -111,6 +116,9 @@ class Parameters:
         try:
             return validate(given)  # type: ignore[no-any-return]
         except ValidationError as first:
+            with suppress(ValidationError, TypeError, ValueError):
+                # A strict type takes the JSON of its values, not the objects that JSON has.
+                return self._adapter.validator.validate_json(json.dumps(given))  # type: ignore[no-any-return]
             helped = second_chance(given, first)
             if helped is None:
                 raise InvalidArguments(explain(self._tool, first, given)) from None
@@ -141,6 +149,8 @@ class Parameters:
         if again != given:
             odd = next((name for name in given if again.get(name) != given[name]), "?")
             raise InvalidArguments(blame(self._tool, f"{odd} is another value when it is read back"))
+        if self._once:
+            values = self._adapter.validator.validate_json(json.dumps(given))
         values |= {name: self._objects[name] for name in defaulted}
         return Frozen(frozen, values)
 
@@ -158,9 +168,17 @@ def reader_of(kind: type[Any] | None) -> tuple[Callable[[JSON], Any], JSON]:
 
     def read(content: JSON) -> Any:
         try:
-            return adapter.validate_python(content)
+            try:
+                return adapter.validate_python(content)
+            except (
+                ValidationError
+            ):  # a strict type takes the JSON of its values, not the objects that JSON has
+                return adapter.validate_json(json.dumps(content))
         except ValidationError as error:
             raise InvalidArguments("\n".join(problems_of(error))) from None
+        except Exception as error:
+            logger.exception("validating a value of type %r failed", kind)
+            raise InvalidArguments("it could not be validated") from error
 
     return read, _untitled(adapter.json_schema())
 

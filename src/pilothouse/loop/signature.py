@@ -7,9 +7,13 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
 from ..errors import ToolDefinitionError
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 
 class Signature(NamedTuple):
@@ -36,6 +40,9 @@ def read_signature(function: Callable[..., Any], tool: str, context_type: type) 
     Raises:
         ToolDefinitionError: naming the parameter that cannot be a tool's.
     """
+    from pydantic.fields import FieldInfo
+    from pydantic_core import PydanticUndefined
+
     fields: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
     keyword_rest, context = False, None
@@ -49,8 +56,11 @@ def read_signature(function: Callable[..., Any], tool: str, context_type: type) 
         if _is_context(hint, context_type):
             context = parameter.name
             continue
-        if parameter.default is not parameter.empty:
-            defaults[parameter.name] = parameter.default
+        default = parameter.default
+        if isinstance(default, FieldInfo):  # `= Field(…)`, as in a model
+            hint, default = _with_field(hint, default)
+        if default is not parameter.empty and default is not PydanticUndefined:
+            defaults[parameter.name] = default
         fields[parameter.name] = _described(hint, documented.parameters.get(parameter.name))
     return Signature(fields, defaults, keyword_rest, context, documented.text)
 
@@ -91,7 +101,19 @@ def _hint(parameter: inspect.Parameter, hints: Mapping[str, Any], name: str) -> 
         ) from None
 
 
+def _with_field(hint: Any, info: FieldInfo) -> tuple[Any, Any]:
+    """The type with what a field says of it, and the field's default."""
+    from pydantic_core import PydanticUndefined
+
+    default = info.get_default(call_default_factory=True)
+    bare = copy(info)
+    bare.default, bare.default_factory = PydanticUndefined, None
+    return Annotated[hint, bare], default
+
+
 def _is_context(hint: Any, context_type: type) -> bool:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     members = get_args(hint) if _is_union(hint) else (hint,)
     return any(
         isinstance(base := (get_origin(member) or member), type) and issubclass(base, context_type)
