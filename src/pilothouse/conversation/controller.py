@@ -39,6 +39,7 @@ from .view import ConversationView, partial_view, without_bytes
 from .watch import Watched
 
 if TYPE_CHECKING:
+    from ..loop.tools import ToolLike
     from .composition import ControllerLike
     from .interceptor import Interceptor
     from .snapshots import Snapshot
@@ -84,7 +85,7 @@ class AgentController(Shown, Plugged):
         provider: object,
         *,
         host: Host | None = None,
-        tools: Sequence[Any] = (),
+        tools: Sequence[ToolLike] = (),
         controllers: Sequence[ControllerLike] = (),
         interceptor: Interceptor | None = None,
         config: LoopConfig | None = None,
