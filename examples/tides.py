@@ -47,8 +47,9 @@ def stand_in(request):
             calls += [call("book_berth", {"port": port}) for port in wanted]
         names = ", ".join(PORTS)
         return calls or f"Ask me about high water in {names}; say *book* to get a berth there."
-    results = [message.text for message in request.messages if message.role == "tool"]
-    return ["Here is what I found:\n\n", *[f"* {text}\n" for text in results[-6:]]]
+    asked = max(at for at, message in enumerate(request.messages) if message.role == "user")
+    results = [message.text for message in request.messages[asked:] if message.role == "tool"]
+    return ["Here is what I found:\n\n", *[f"* {text}\n" for text in results]]
 
 
 def model():

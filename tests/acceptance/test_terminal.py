@@ -91,6 +91,25 @@ def test_one_message_and_going_on_with_the_thread(tmp_path: Path, gate: Gate) ->
     assert again.stdout.strip().endswith("You said more.")
 
 
+def test_a_reader_that_leaves_stops_the_answer(tmp_path: Path, gate: Gate) -> None:
+    """`pilothouse chat -M … | head`: no traceback, and what nobody reads is not written any further."""
+    command = [sys.executable, "-m", "pilothouse", "chat", str(HELD), "--db", "chat.db", "-M", "hold on"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**clean_env(), **gate.env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout.read(29) == b"You said hold on. First half."
+        process.stdout.close()
+        gate.open()
+        assert process.stderr.read().decode().splitlines() == [f"agent {HELD}"]
+        assert process.wait(30) == 1
+
+
 def test_a_lost_run_is_recovered_by_the_command_line(tmp_path: Path, gate: Gate) -> None:
     """`runs recover` goes on from the facts and prints the answer; the chain is intact afterwards."""
     served = Served(tmp_path, str(HELD), env=gate.env).start()

@@ -157,6 +157,24 @@ def test_a_run_that_no_worker_has_taken_yet_is_not_called_lost(tmp_path: Path) -
     assert run("abandon", "waits", "--reason", "no worker") == ["run waits is unknown, abandoned: no worker"]
 
 
+def test_a_narrow_terminal_gets_short_ids_and_one_line_a_run(tmp_path: Path) -> None:
+    """The beginning of an id is enough for every command; a pipe gets all of it."""
+    path = tmp_path / "a.db"
+
+    async def fill() -> None:
+        async with SQLiteJournal(path) as journal:
+            run = SampleRun("3de920b422a1373b71f80901d34172a0", thread_id="kitchen")
+            await run.store(journal)
+            await run.end(journal)
+
+    asyncio.run(fill())
+    for columns, shown in ((60, "3de920b422a1 "), (120, "3de920b422a1373b71f80901d34172a0 ")):
+        env = {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(columns)}
+        lines = CliRunner().invoke(app, ["runs", "list", "--db", str(path)], env=env).stdout.splitlines()
+        assert len(lines) == 2
+        assert lines[1].startswith(shown)
+
+
 def test_a_status_is_found_however_far_back_it_is(tmp_path: Path) -> None:
     """RC §6, RC-67: the newest of a status, also behind hundreds of others; an orphan is shown as unknown."""
     path = tmp_path / "a.db"

@@ -61,6 +61,27 @@ def test_text_is_printed_as_it_was_written(text: str) -> None:
     assert out.getvalue() == f"{text}\n⚙ look … succeeded {text}\n"
 
 
+def test_the_result_of_each_call_says_whose_it_is() -> None:
+    """Calls that run at once end in any order, and text may come between: a line names one call and its own result."""
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=80, highlight=False, markup=False, emoji=False))
+    calls = {name: AgentToolCall(name, name, status="running") for name in ("one", "two", "three")}
+
+    def over(name: str) -> None:
+        calls[name] = AgentToolCall(name, name, status="complete", result=f"of {name}", ledger="succeeded")
+        screen.calls(list(calls.values()))
+
+    screen.calls(list(calls.values()))
+    over("one")
+    over("three")
+    screen.messages([AgentMessage("m", "assistant", MessageDelivery("g", "streaming"), "Meanwhile.\n")])
+    over("two")
+    assert out.getvalue() == (
+        "\n⚙ one …\n⚙ two …\n⚙ three …\n⚙ one succeeded of one\n⚙ three succeeded of three\n"
+        "Meanwhile.\n⚙ two succeeded of two\n"
+    )
+
+
 def test_what_was_there_is_not_printed_and_a_correction_is() -> None:
     """A screen shows what is new; reasoning ends with a line of its own; a rewrite is shown whole."""
     out = io.StringIO()

@@ -15,7 +15,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
 from ..agent_contracts import Agent
 from ..agent_errors import AgentError
@@ -24,12 +23,15 @@ from ..errors import NothingToDo, PilothouseError, UsageError
 from ..projection import AgentMessage
 from .explain import explain
 from .questions import Questions
-from .screen import Screen, plain
+from .screen import Paper, Screen, plain
 
-HELP = """/retry  answer the last message again     /new     a new thread
-/stop   end what waits for an answer      /thread  this thread's id
-/quit   leave (or Ctrl-D)                 /help    this
-Ctrl-C  stop the answer"""
+HELP = """Ctrl-C   stop the answer
+/retry   answer the last message again
+/stop    end what waits for an answer
+/new     a new thread
+/thread  this thread's id
+/help    this
+/quit    leave (or Ctrl-D)"""
 
 _PROBE_S: Final = 5.0
 
@@ -131,10 +133,16 @@ class Terminal:
     def __init__(self, make: Make) -> None:
         self._make = make
         # Styles are arguments: what a model writes is never read as markup.
-        self._console = Console(highlight=False, markup=False, emoji=False)
+        self._console = Paper(self._read_by_nobody)
         self._agent: Any = None
         self._questions: Questions | None = None
+        self._unread = False  # whoever read what is printed has left
         self._left: list[Any] = []  # a conversation that nobody holds would stop its run
+
+    def _read_by_nobody(self) -> None:
+        self._unread = True
+        if self._agent is not None:
+            self._agent.stop()
 
     def greet(self) -> None:
         """Says what can be typed."""
@@ -170,12 +178,12 @@ class Terminal:
             await agent.aclose()
 
     async def once(self, text: str) -> int:
-        """One message, one answer; 1 if it did not complete."""
-        return await self._answer(lambda: self._agent.submit(text))
+        """One message, one answer; 1 if it did not complete, or nobody was there to read it."""
+        return await self._answer(lambda: self._agent.submit(text)) or int(self._unread)
 
     async def talk(self) -> None:
         """The dialogue."""
-        while True:
+        while not self._unread:
             try:
                 with self._interrupting(self._stay):
                     line = (await asyncio.to_thread(_read)).strip()

@@ -282,6 +282,11 @@ def main() -> None:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # whoever read what is printed has left
+        from .screen import to_nowhere
+
+        to_nowhere(sys.stdout)
+        sys.exit(1)
 
 
 def fail(message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Optional, get_args
+from typing import Annotated, Final, Optional, get_args
 
 import typer
 from msgspec.structs import replace
@@ -45,6 +45,9 @@ app.command()(backup)
 
 RunArgument = Annotated[str, typer.Argument(help="A run id, or enough of its beginning.", show_default=False)]
 STATUSES: tuple[str, ...] = get_args(RunStatus)
+
+
+SHORT_ID: Final = 12
 
 
 class _Reader:
@@ -146,8 +149,10 @@ def list_runs(
         table = Table(box=None, pad_edge=False)
         for head in heads:
             table.add_column(head, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        whole = sum(widths) + 2 * len(widths) <= console.width
+        for run, *rest in rows:  # the beginning of an id is enough for every command
+            table.add_row(run if whole else run[:SHORT_ID], *rest)
         console.print(table)
 
     _with_runs(db, work)

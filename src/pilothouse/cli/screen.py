@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
 
 from msgspec import UNSET, json
 from rich.console import Console
@@ -21,6 +24,36 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def to_nowhere(file: IO[str]) -> None:
+    """Lets a stream that cannot be written to swallow what is still to come, what it holds back included."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), file.fileno())
+
+
+class Paper(Console):
+    """What is printed on, with styles as arguments: what a model writes is never read as markup.
+
+    Where it can be printed on no more (the reader of a pipe has left, the disk is full), `lost` is called, once, and
+    the rest goes nowhere.
+    """
+
+    def __init__(self, lost: Callable[[], object]) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False)
+        self._lost = lost
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As any console's; never raises for what it prints on."""
+        try:
+            super().print(*objects, **options)
+        except OSError:
+            to_nowhere(self.file)
+            self._lost()
+
+    def on_broken_pipe(self) -> None:
+        """A reader that left is no reason to leave from within whatever printed."""
+        raise BrokenPipeError
+
+
 class Screen:
     """Prints what is new in the messages and calls of an agent."""
 
@@ -32,7 +65,9 @@ class Screen:
         self._begun: set[str] = set()
         self._over: set[str] = set()
         self._reasoning = False
-        self._earlier: set[str] = set()  # calls whose line was printed before: their result names them again
+        self._open: str | None = (
+            None  # the call whose line the cursor is on: the results of others name theirs again
+        )
 
     def skip(self, messages: Sequence[AgentMessage], calls: Sequence[AgentToolCall]) -> None:
         """What is there already is not printed."""
@@ -41,7 +76,6 @@ class Screen:
             self._thoughts[message.id] = len(message.reasoning or "")
         self._begun |= {call.id for call in calls}
         self._over |= {call.id for call in calls if _has_ended(call)}
-        self._earlier = self._begun - self._over
 
     def messages(self, messages: Sequence[AgentMessage]) -> None:
         """Prints what was added to the answers."""
@@ -62,6 +96,7 @@ class Screen:
         if text == known or not text:
             return
         self._texts[message.id] = text
+        self._end_call()
         self._end_reasoning()
         if text.startswith(known):
             self._styled(text[len(known) :], "")
@@ -77,15 +112,23 @@ class Screen:
                 self._end_reasoning()
                 self._styled(f"\n⚙ {call.name}", "cyan")
                 self._styled(" …", "")
+                self._open = call.id
             if _has_ended(call) and call.id not in self._over:
                 self._over.add(call.id)
-                if call.id in self._earlier:
+                if call.id != self._open:
+                    self._end_call()
                     self._styled(f"⚙ {call.name}", "cyan")
+                self._open = None
                 self._styled(f" {call.ledger or call.status} ", "cyan")
                 self._styled(f"{_said(call)[:_RESULT]}\n", "dim")
 
     def _styled(self, text: str, style: str) -> None:
         self._write(plain(text), style=style, end="", soft_wrap=True)
+
+    def _end_call(self) -> None:
+        if self._open is not None:
+            self._open = None
+            self._write()
 
     def _end_reasoning(self) -> None:
         if self._reasoning:
@@ -105,4 +148,4 @@ def _said(call: AgentToolCall) -> str:
     return call.result if isinstance(call.result, str) else json.encode(call.result).decode()
 
 
-__all__ = ["Screen", "plain"]
+__all__ = ["Paper", "Screen", "plain"]
