@@ -91,6 +91,13 @@ def test_one_message_and_going_on_with_the_thread(tmp_path: Path, gate: Gate) ->
     assert again.stdout.strip().endswith("You said more.")
 
 
+def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
+    """As if it came while the first package is imported."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    done = pilothouse("--version", cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_a_reader_that_leaves_stops_the_answer(tmp_path: Path, gate: Gate) -> None:
     """`pilothouse chat -M … | head`: no traceback, and what nobody reads is not written any further."""
     command = [sys.executable, "-m", "pilothouse", "chat", str(HELD), "--db", "chat.db", "-M", "hold on"]
