@@ -1,9 +1,23 @@
 """The one writer of a live run: judge, append, fold, publish; one at a time, in order of arrival (RC-10).
 
-It is an object, not a task. With a journal that answers at once (memory) all of it happens in the caller's step, in
-plain calls (`put`). With any other the append is handed over, so that a caller who is cancelled leaves and the append is still applied (RC-14),
-and nobody sees a fact that is not durable: in a task of its own or, where the journal takes it at once and nobody
-stands in line, without one (`_fly`).
+It is an object, not a task. An append goes one of three ways, by what its journal can do:
+
+| the journal | the way | where it is judged | who applies it |
+|---|---|---|---|
+| answers at once (memory) | `put`: plain calls in the caller's step | on the state itself, which is its own look-ahead | the caller |
+| takes what is handed over, and nobody stands in line | `_fly`, then `_land`: no task | on a copy | `_land`, when the loop hears of the commit |
+| any other case | `hand_over`: a task that takes its turn, then `_write` | on a copy | that task |
+
+So a caller who is cancelled leaves and what was handed over is still applied (RC-14), and nobody sees a fact that is not
+durable. Each way leaves for the same few ends as soon as there is more to do than to append:
+
+| what stands in the way | where it ends |
+|---|---|
+| the run is closed here | `_closed`: a repeat of what is stored has its number, all else is refused |
+| the rules | `_illegal`: a repeat is left out, the host's is refused, the runtime's own is a violation (`_violated`) |
+| an event id that is taken | `_repeated`: an exact repeat is left out (`_without`), other content is a conflict |
+| the journal is away, full or busy, or nobody knows what it did | `_append_through`: the same records again, until it is back |
+| another owner | `_append_through`: fenced, and the run lost to us |
 """
 
 from __future__ import annotations
