@@ -36,7 +36,7 @@ Every error has a stable `code`, `retryable`, its fields, and a text of the form
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .messages import JSON
 
@@ -57,6 +57,16 @@ class PilothouseError(Exception):
 
     code: str = "error"
     retryable: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For copies and other processes: as it is, not built again from its text. A live `Reply` stays behind."""
+        return _rebuilt, (type(self), self.args), {k: v for k, v in vars(self).items() if k != "reply"}
+
+
+def _rebuilt(kind: type[PilothouseError], args: tuple[Any, ...]) -> PilothouseError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 # Usage: the host is wrong

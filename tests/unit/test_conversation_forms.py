@@ -428,6 +428,8 @@ def test_attachments_become_the_part_that_their_type_names(tmp_path: Path) -> No
         ({"url": "https:///x"}, "url"),
         ({"data": b"x", "mime_type": "png"}, "mime_type"),
         ({"data": b"x", "mime_type": 3}, "mime_type"),
+        ({"data": b"x", "mime_type": None}, "mime_type"),
+        ({"url": "https://[x"}, "url"),
         ({"data": b"x", "filename": 3}, "filename"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from math import inf
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from pilothouse.conversation.reply import ReplyPhase
 from pilothouse.core.lifecycle import AgentState
 from pilothouse.errors import (
     AgentBusy,
+    AgentClosed,
     AttachmentTooLarge,
     ConversationFull,
     InvalidSpec,
@@ -29,6 +31,7 @@ from pilothouse.errors import (
 )
 from pilothouse.events import Cancelled, Completed, Failed, Unknown
 from pilothouse.journal.memory import MemoryJournal
+from pilothouse.journal.sqlite import SQLiteJournal
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Image, Message, Text
 from pilothouse.records import Parent
@@ -308,6 +311,66 @@ async def test_queued_sends_keep_their_reply_and_can_be_withdrawn() -> None:
         await (await tasks[2]).result()
         assert texts(agent) == ["a", "1", "b", "2", "d", "4"]
         await first.result()
+
+
+@pytest.mark.parametrize("how", ["abort", "cancel"])
+async def test_a_queued_send_that_leaves_when_its_turn_has_come_gives_the_turn_on(how: str) -> None:
+    """TC-90, AC-51: the one behind it does not wait for ever."""
+    hold = Hold()
+    async with AgentController(ScriptedProvider(["1", hold], "3"), when_busy="queue") as agent:
+        first = await agent.send("a")
+        second = asyncio.ensure_future(agent.send("b"))
+        third = asyncio.ensure_future(agent.send("c"))
+        await passes()
+        waiting = agent.queued[0]
+        hold.release()
+        await first.wait()
+        assert agent.queued[0] is waiting
+        if how == "abort":
+            assert waiting.abort()
+        else:
+            second.cancel()
+        assert (await (await asyncio.wait_for(third, 5)).result()).text == "3"
+        assert texts(agent) == ["a", "1", "c", "3"]
+        await asyncio.wait({second})
+        assert second.cancelled() or second.result() is waiting
+
+
+@pytest.mark.parametrize("act", ["retry", "regenerate", "send"])
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_a_close_while_a_call_is_on_its_way_is_told_as_one(
+    act: str, turns: int, tmp_path: Path
+) -> None:
+    """AC-166, AC-87: `AgentClosed` or a cancelled reply; nobody is cancelled who was not."""
+    async with SQLiteJournal(tmp_path / "t.db", durability="off") as journal:
+        agent = AgentController(ScriptedProvider("1", failure("auth"), "3"), journal=journal)
+        await (await agent.send("a")).result()
+        if act == "retry":
+            await (await agent.send("b")).wait()
+        calls = {"send": lambda: agent.send("c"), "retry": agent.retry}
+        calls["regenerate"] = lambda: agent.regenerate(agent.messages[1].id)
+        task = asyncio.ensure_future(calls[act]())
+        await passes(turns)
+        await agent.aclose()
+        try:
+            reply = await asyncio.wait_for(task, 5)
+        except AgentClosed:
+            return
+        assert isinstance(reply.outcome, Cancelled)
+
+
+async def test_a_new_conversation_while_a_retry_is_on_its_way_leaves_nothing_to_retry(tmp_path: Path) -> None:
+    """AC-50, AC-84: what was to be retried belongs to the conversation before."""
+    async with SQLiteJournal(tmp_path / "t.db", durability="off") as journal:
+        async with AgentController(ScriptedProvider(failure("auth"), "2"), journal=journal) as agent:
+            await (await agent.send("a")).wait()
+            task = asyncio.ensure_future(agent.retry())
+            await passes(2)
+            agent.reset()
+            with pytest.raises(NothingToDo, match="another conversation began"):
+                await task
+            await (await agent.send("b")).result()
+            assert texts(agent) == ["b", "2"]
 
 
 async def test_cancelling_the_task_of_a_queued_send_withdraws_it() -> None:

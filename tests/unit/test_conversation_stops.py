@@ -353,6 +353,23 @@ async def test_aclose_is_bounded_idempotent_and_shared() -> None:
     assert [task for task in asyncio.all_tasks() if "pilothouse" in task.get_name()] == []
 
 
+async def test_a_close_whose_caller_left_is_finished_by_the_next() -> None:
+    """AC-87: idempotent and shared, and so not done because somebody began it."""
+    hold = Hold(deaf=True)
+    agent = AgentController(ScriptedProvider(["1", hold]), close_timeout=0)
+    await agent.send("a")
+    first = asyncio.ensure_future(agent.aclose())
+    second = asyncio.ensure_future(agent.aclose())
+    await passes()
+    first.cancel()
+    await passes()
+    assert first.cancelled()
+    assert not second.done()
+    hold.release()
+    await asyncio.wait_for(second, 5)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_aclose_from_an_async_callback_does_not_wait_for_itself() -> None:
     """AC-67, AC-87: the clock stands still, so nothing that is bounded by it is waited for."""
     done = asyncio.Event()

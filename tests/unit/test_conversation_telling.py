@@ -251,6 +251,35 @@ async def test_whatever_raises_the_run_is_the_same(kind: str, caplog: pytest.Log
     caplog.clear()
 
 
+@pytest.mark.parametrize(
+    ("name", "occasion"),
+    [
+        ("on_state_change", 0), ("on_state_change", 1), ("on_state_change", 2), ("on_messages_change", 0),
+        ("on_messages_change", 1), ("on_response_start", 0), ("on_response_chunk", 0), ("on_response_complete", 0),
+    ],
+)  # fmt: skip
+async def test_a_cancellation_out_of_a_callback_leaves_no_send_behind(name: str, occasion: int) -> None:
+    """AC-66, AC-51: it is not swallowed, and the next send completes."""
+    seen: list[object] = []
+
+    def leave(*_) -> None:
+        seen.append(name)
+        if len(seen) == occasion + 1:
+            raise asyncio.CancelledError
+
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    async with AgentController(ScriptedProvider("1", "2"), **{name: leave}) as agent:
+        try:
+            await asyncio.wait_for((await agent.send("a")).wait(), 5)
+        except asyncio.CancelledError:
+            assert agent.state is AgentState.IDLE
+        await passes()
+        assert not agent.is_busy
+        reply = await asyncio.wait_for(agent.send("b"), 5)
+        assert (await asyncio.wait_for(reply.result(), 5)).text in ("1", "2")
+
+
 async def test_an_error_in_the_error_callback_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     """AC-66."""
 

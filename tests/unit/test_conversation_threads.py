@@ -41,6 +41,25 @@ def journals(request: pytest.FixtureRequest, tmp_path: Path) -> Restarts:
     return Restarts(None if request.param == "memory" else tmp_path / "t.db")
 
 
+async def test_what_was_loaded_while_somebody_else_s_send_ran_is_loaded_again(journals) -> None:
+    """AC-33, AC-122: `open()` shows the path as it is now, also where the head is the run that was seen before."""
+    journal, hold = journals(), Hold()
+    first = AgentController(ScriptedProvider(["1", hold]), journal=journal, thread_id="t")
+    second = AgentController(ScriptedProvider("2"), journal=journal, thread_id="t")
+    async with first:
+        reply = await first.send("a")
+        await second.open()
+        assert texts(second) == ["a"]
+        hold.release()
+        await reply.wait_closed()
+        await second.open()
+        assert texts(second) == ["a", "1"]
+        await (await second.send("b")).result()
+        assert texts(second) == ["a", "1", "b", "2"]
+    await second.aclose()
+    await journals.end(journal)
+
+
 @pytest.mark.parametrize("ending", ["completed", "cancelled", "failed", "unknown"])
 async def test_facts_alone_give_messages_outcome_and_partial_again(journals, ending: str) -> None:
     """AC-122: the path to the head; idle, or error if the head is unknown and not settled."""
@@ -259,6 +278,15 @@ async def test_wrong_content_is_a_type_error_with_its_place(content, attachments
         )
 
 
+async def test_attachments_that_are_no_sequence_are_named() -> None:
+    """AC-160: as any wrong type is."""
+    async with AgentController(ScriptedProvider("1")) as agent:
+        for bad in (None, 5, Image("image/png", url="https://a/b")):
+            with pytest.raises(TypeError, match="attachments must be a sequence of media parts"):
+                await agent.send("x", bad)  # type: ignore[arg-type]
+        assert agent.state is AgentState.IDLE
+
+
 async def test_extras_that_cannot_be_are_refused_before_the_commit() -> None:
     """AC-168: pre-commit, nothing changed."""
     async with AgentController(ScriptedProvider("x")) as agent:
@@ -313,3 +341,37 @@ async def test_calls_of_a_stopped_tool_batch_are_answered_in_the_messages_of_a_r
         assert [message.role for message in later.messages] == ["user", "assistant", "tool", "tool"]
     await journals.end(journal)
     assert not isinstance(reply.outcome, Unknown)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Message("m", "robot", (Text("x"),)),  # type: ignore[arg-type]
+        Message("m", "user", "hello"),  # type: ignore[arg-type]
+        Message("m", "user", ("hello",)),  # type: ignore[arg-type]
+        Message("m", "user", (Text(None),)),  # type: ignore[arg-type]
+        Message(5, "user", (Text("x"),)),  # type: ignore[arg-type]
+        {"id": "m", "role": "user", "content": "hello"},
+        {"id": "m", "role": "user", "parts": {1, 2}},
+    ],
+)
+async def test_a_message_that_cannot_be_stored_is_refused_when_it_is_set(bad) -> None:
+    """AC-165, AC-85: with its index; the conversation stays, and goes on."""
+    async with AgentController(ScriptedProvider("1")) as agent:
+        agent.set_messages([Message("u", "user", (Text("before"),))])
+        with pytest.raises(ValueError, match=r"messages\[1\]"):
+            agent.set_messages([Message("v", "user", (Text("x"),)), bad])
+        await (await agent.send("a")).result()
+        assert texts(agent) == ["before", "a", "1"]
+
+
+async def test_a_subclass_of_str_is_its_text() -> None:
+    """AC-160: what template libraries make is text, too."""
+
+    class Markup(str):
+        __slots__ = ()
+
+    async with AgentController(ScriptedProvider("1")) as agent:
+        await (await agent.send(Markup("<b>"))).result()
+        assert texts(agent) == ["<b>", "1"]
+        assert type(agent.messages[0].text) is str

@@ -7,8 +7,9 @@ they stay what the journal says (AC-65, AC-120).
 
 from __future__ import annotations
 
+from asyncio import CancelledError, get_running_loop
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -259,9 +260,14 @@ class Reading:
         reply = self._reply
         if reply.dead:
             self._settle_late()
-        self._close(outcome, outcome)
-        self._sender.settled(self)
-        self._sender.run_over(reply)
+        try:
+            self._close(outcome, outcome)
+        except (KeyboardInterrupt, SystemExit, CancelledError) as error:
+            # Out of a callback, and not swallowed (AC-66); but the run that has its end is over first.
+            get_running_loop().call_soon(_raise, error)
+        finally:
+            self._sender.settled(self)
+            self._sender.run_over(reply)
 
     def _close(self, outcome: Outcome, recorded: Outcome | None = None) -> None:
         """The send is over for the conversation; what a host plugged in around it is told first."""
@@ -371,6 +377,10 @@ _ACTS: Final[dict[type, Callable[[Reading, Any], None]]] = {
     ModelAttemptEnded: Reading.attempt_ended,
     Noted: Reading.noted,
 }
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def _outcome(fact: RunEnded | RunAbandoned | StartRefused | ContinuityLost) -> Outcome:

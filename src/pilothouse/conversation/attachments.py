@@ -6,7 +6,7 @@ The parts themselves are `messages.Image`, `Audio`, `Video` and `File`; `Attachm
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import Final
 
@@ -71,7 +71,7 @@ def checked(part: Media) -> Media:
     for field, item, kind in zip(
         ("mime_type", "url", "data", "filename"), given, (str, str, bytes, str), strict=True
     ):
-        if item is not None and not isinstance(item, kind):
+        if (item is not None or field == "mime_type") and not isinstance(item, kind):
             raise ValueError(f"{field} must be {kind.__name__}, got {type(item).__name__}")
     if not _TYPE.fullmatch(part.mime_type):
         raise ValueError(f"mime_type must be like type/subtype, got {part.mime_type!r}")
@@ -93,7 +93,10 @@ def _check_url(url: str) -> None:
         raise ValueError("url must not hold control characters")
     from urllib.parse import urlsplit
 
-    scheme = urlsplit(url).scheme.lower()
+    try:
+        scheme = urlsplit(url).scheme.lower()
+    except ValueError as error:
+        raise ValueError(f"url: {error}") from None
     if not scheme or scheme in _BARRED:
         raise ValueError(
             f"url must be absolute, and neither file: nor javascript:, got {scheme or 'no'} scheme"
@@ -113,13 +116,15 @@ def parts_of(content: object, attachments: Sequence[Media]) -> tuple[InputPart, 
     Raises:
         TypeError, ValueError: naming what came, and where.
     """
+    if isinstance(attachments, MEDIA) or not isinstance(attachments, Iterable):
+        raise TypeError(f"attachments must be a sequence of media parts, got {type(attachments).__name__}")
     if content is None:
         if attachments:
             raise TypeError("attachments need a message: content must not be None")
         return None
     added = tuple([_media("attachments", index, item) for index, item in enumerate(attachments)])
     if isinstance(content, str):
-        return (Text(scrub(content)), *added)
+        return (Text(scrub(str.__str__(content))), *added)  # of a subclass only the text counts
     if isinstance(content, bytes | bytearray) or not isinstance(content, Sequence):
         raise TypeError(f"content must be str, parts or None, got {type(content).__name__}")
     return (*[_part(index, part) for index, part in enumerate(content)], *added)

@@ -114,7 +114,7 @@ class AgentController(Shown, Plugged):
             setup.composition = Composition(controllers, self)
             self._register(base)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._closing: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[bool] | None = None
         self._stage = Stage(setup, host)
         self._sender = Sender(self._stage, setup, thread_id)
 
@@ -520,15 +520,18 @@ class AgentController(Shown, Plugged):
 
         It closes what it made, never a given provider, journal or host.
         """
-        if self._closing is not None:
-            if not self._closing.done():
-                await asyncio.shield(self._closing)
-            return
-        self._closing = asyncio.get_running_loop().create_future()
+        while self._closing is not None:
+            if await asyncio.shield(self._closing):
+                return
+        closing = self._closing = asyncio.get_running_loop().create_future()
+        closed = False
         try:
             await self._close(self._sender.close_timeout)
+            closed = True
         finally:
-            self._closing.set_result(None)
+            if not closed:  # cancelled, or it failed: the next caller closes
+                self._closing = None
+            closing.set_result(closed)
 
     async def _close(self, limit: float) -> None:
         setup, notifier = self._setup, self._stage.notifier
@@ -572,11 +575,11 @@ class AgentController(Shown, Plugged):
 
 
 def _message(index: int, item: object) -> Message:
-    if isinstance(item, Message):
-        return item
-    if not isinstance(item, Mapping):
+    """A checked copy: structs do not look at what they are built from."""
+    if not isinstance(item, Message | Mapping):
         raise TypeError(f"messages[{index}] must be a Message or its JSON form, got {type(item).__name__}")
     try:
-        return msgspec.convert(item, Message)
-    except msgspec.ValidationError as error:
+        form = msgspec.to_builtins(item, builtin_types=(bytes,)) if isinstance(item, Message) else item
+        return msgspec.convert(form, Message)
+    except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"messages[{index}]: {error}") from error

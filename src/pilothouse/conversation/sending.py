@@ -18,6 +18,7 @@ from ..clock import within
 from ..errors import (
     AgentBusy,
     AgentClosed,
+    NothingToDo,
     ReplyTimeout,
     RunConflict,
     SendAbandoned,
@@ -115,7 +116,9 @@ class Sender:
             await self.thread.check_open(action)
 
     def check_free(self, action: str) -> None:
-        """Refuses while a send lives or waits."""
+        """Refuses after the close, and while a send lives or waits."""
+        if self.closed:
+            raise AgentClosed(action)
         if self.busy or self.inside():
             raise self.busy_error(action)
 
@@ -162,6 +165,8 @@ class Sender:
 
     async def submit(self, order: Order, reply_id: str | None, policy: BusyPolicy) -> Reply:
         """Guards passed or not, the send goes, waits, replaces the live one, or is dropped."""
+        if self.closed:  # while the thread was looked at
+            raise AgentClosed("send")
         if self.inside():
             if policy == "drop":
                 return self._dropped(self.make(reply_id, order))
@@ -192,9 +197,11 @@ class Sender:
         return reply
 
     async def _supersede(self, reply: Reply, order: Order) -> Reply:
-        live = self.stage.reply
-        if live is not None and not self._halt(live, "superseded"):
-            await live.wait()  # its end is decided, and about to be shown (AC-82)
+        while (live := self.stage.reply) is not None and not self._halt(live, "superseded"):
+            await live.wait()  # its end is decided, and about to be shown (AC-82); another may have come then
+        if self.closed:
+            self.forget(reply)
+            raise AgentClosed("send")
         self.stage.tell()
         return await self.go(reply, order)
 
@@ -242,24 +249,32 @@ class Sender:
 
     async def go(self, reply: Reply, order: Order) -> Reply:
         """Phases 2 to 7: registers the run, shows its message, and waits for the hand-over."""
-        self._begin(reply, order)
-        if reply.around is not None:
-            self.spawn(reply.around.admit(), reply.around.caller.context)
-            await self._handed_over(reply, first=True)
-            if isinstance(reply.outcome, Refused):
-                raise reply.outcome.error
-            return reply
-        immediate = self.setup.runs.journal.immediate
-        if immediate and (self._previous is None or self._previous.over):
-            await self.commit(reply, order)
-        else:  # what was handed to a journal is not undone by a caller who leaves (RC-14)
-            commit = self.spawn(self.commit(reply, order))
-            try:
-                await asyncio.shield(commit)
-            except asyncio.CancelledError:
+        try:
+            self._begin(reply, order)
+            if reply.around is not None:
+                self.spawn(reply.around.admit(), reply.around.caller.context)
+            elif self.setup.runs.journal.immediate and (self._previous is None or self._previous.over):
+                await self.commit(reply, order)
+            else:  # what was handed to a journal is not undone by a caller who leaves (RC-14)
+                await self._committed(reply, order)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # also out of a callback, which then left as well (AC-66)
                 self.leave(reply)
+            raise
+        await self._handed_over(reply, first=True)
+        if reply.around is not None and isinstance(reply.outcome, Refused):
+            raise reply.outcome.error
+        return reply
+
+    async def _committed(self, reply: Reply, order: Order) -> None:
+        """Phase 5 in a task of its own; closing gives that up, and cancels nobody who waits for it."""
+        commit = self.spawn(self.commit(reply, order))
+        try:
+            await asyncio.shield(commit)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not (self.closed and commit.cancelled()) or (task is not None and task.cancelling()):
                 raise
-        return await self._handed_over(reply, first=True)
 
     def _begin(self, reply: Reply, order: Order) -> None:
         """Phase 2: everything that this send goes by is fixed now."""
@@ -376,8 +391,10 @@ class Sender:
             self.check_free(aim.action)
             await self._previous_over()
             reply_id = reply_id or self.setup.new_id()
-            order = Order(None, extras, aim=aim.fingerprint)
+            order, thread_id = Order(None, extras, aim=aim.fingerprint), self.thread.id
             order.parent, order.keep = await aim.place(reply_id)
+            if self.thread.id != thread_id:
+                raise NothingToDo(f"cannot {aim.action}: another conversation began meanwhile")
             self.guard(order)
         self.check_free(aim.action)
         return await self.go(self.make(reply_id, order), order)
@@ -516,7 +533,10 @@ class Sender:
                 reply.stop()
                 reply.end(outcome, outcome.error if isinstance(outcome, Refused) else None)
                 reply.finish()
-                if not turn.done():
+                if turn.done():  # it was its turn: the next one's, once it has left the queue
+                    self._queue.remove((queued, turn))
+                    self._next()
+                else:
                     turn.set_result(None)
                 return True
         return False

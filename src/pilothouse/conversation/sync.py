@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..errors import UsageError
 
@@ -18,16 +19,42 @@ class _Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.works: dict[
+            asyncio.Task[Any], BaseException | None
+        ] = {}  # with what has ended the loop under it
 
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="pilothouse-sync", daemon=True).start()
+                run = self._run
+                threading.Thread(target=run, args=(self._loop,), name="pilothouse-sync", daemon=True).start()
             return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs it for good: what would end a loop (`sys.exit()` in a callback) ends the calls that use it."""
+        while True:
+            try:
+                loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - raised by the callers
+                for task in self.works:
+                    self.works[task] = error
+                    task.cancel()
+            else:
+                return
 
 
 _background = _Background()
+
+
+def _forked() -> None:
+    """The thread did not come along: a child process has a loop of its own."""
+    global _background  # its lock may be held by a thread that is not here
+    _background = _Background()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def run_sync(work: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T]) -> T:
@@ -49,12 +76,37 @@ def run_sync(work: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T]
             work.close()
         raise UsageError("cannot run_sync on its own event loop: use await")
 
-    async def main() -> T:
-        return await (work if asyncio.iscoroutine(work) else work())
+    works = _background.works
+    begun, ended = threading.Event(), threading.Event()
+
+    async def main() -> tuple[T | None, BaseException | None]:
+        task = asyncio.current_task()
+        assert task is not None
+        works[task] = None
+        begun.set()
+        try:
+            return await (work if asyncio.iscoroutine(work) else work()), None
+        except (
+            KeyboardInterrupt,
+            SystemExit,
+        ) as error:  # for the caller: it would end the loop of all others
+            return None, error
+        except asyncio.CancelledError:
+            if works[task] is None:
+                raise
+            return None, works[task]
+        finally:
+            del works[task]
+            ended.set()
 
     future = asyncio.run_coroutine_threadsafe(main(), loop)
     try:
-        return future.result()
+        result, error = future.result()
     except KeyboardInterrupt:
-        future.cancel()
+        if future.cancel():
+            loop.call_soon_threadsafe(lambda: None if begun.is_set() else ended.set())
+            ended.wait()  # a second Ctrl-C leaves it behind
         raise
+    if error is not None:
+        raise error
+    return cast("T", result)

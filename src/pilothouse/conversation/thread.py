@@ -32,15 +32,17 @@ class Thread:
         head: the run that the next one hangs on.
         base: a history without runs, recorded with the first one.
         leftover: steering that the head run did not take (AC-132).
+        unended: the head, where it was loaded while somebody else's send made it.
     """
 
-    __slots__ = ("base", "fresh", "head", "id", "leftover", "opened", "setup")
+    __slots__ = ("base", "fresh", "head", "id", "leftover", "opened", "setup", "unended")
 
     def __init__(self, setup: Setup, thread_id: str | None) -> None:
         self.setup = setup
         self.id = thread_id or setup.new_id()
         self.fresh = self.opened = thread_id is None
         self.head: str | None = None
+        self.unended: str | None = None
         self.base: tuple[Message, ...] = ()
         self.leftover: tuple[Leftover, ...] = ()
 
@@ -156,7 +158,7 @@ class Thread:
         """
         runs = self.setup.runs
         head = await runs.thread_head(self.id)
-        if head is None or (head == self.head and not again):
+        if head is None or (head == self.head and head != self.unended and not again):
             return
         path = await runs.history(head)
         view = await runs.inspect(head)
@@ -170,7 +172,7 @@ class Thread:
             from .entering import load
 
             await load(sender, Parent(head))
-        self.head, self.fresh = head, False
+        self.head, self.fresh, self.unended = head, False, None if over else head
         stage.show(tuple([entry.message for entry in path if entry.complete]), last if over else None)
         if view.status == "unknown" and view.outcome is None:
             stage.lost(RunUnknown(head, view.unknown.cause if view.unknown else ""))
