@@ -40,7 +40,7 @@ from .inline import inline
 from .live import LiveRun
 from .ring import Observer
 from .timing import RunLimits, RunTiming
-from .writer import Desk
+from .writer import WriterSetup
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -88,7 +88,6 @@ class Fleet:
         "closed",
         "confirms",
         "described",
-        "desk",
         "dispatcher",
         "finished",
         "follower_buffer",
@@ -110,6 +109,7 @@ class Fleet:
         "threads",
         "timing",
         "watched",
+        "writer_setup",
         "zombies",
     )
 
@@ -149,8 +149,8 @@ class Fleet:
         self._evictions = Line(self.agenda, timing.keep_finished, evict)
         self._lingering = Line(self.agenda, max(timing.keep_finished, LOOK_AGAIN_S), evict)
         self.paths = Paths(journal)
-        # What a live run looks up here (`live.House`).
-        self.desk = Desk(journal, clock, self.agenda, timing, limits)
+        # What a live run looks up here (`live.Host`).
+        self.writer_setup = WriterSetup(journal, clock, self.agenda, timing, limits)
         self.partials: Line[LiveRun] = Line(self.agenda, timing.partial_interval, LiveRun.save_due)
         self.outlived: Line[LiveRun] = Line(self.agenda, timing.stop_grace, LiveRun.outlived)
         self.confirms = descriptor.cancel == "confirmed"

@@ -41,7 +41,7 @@ from .ring import RECORD_BYTES, Observer, Ring
 from .spilling import LARGE, may_be_large, spill
 from .timing import RunLimits
 from .waiters import Waiters
-from .writer import Desk, Writer
+from .writer import Writer, WriterSetup
 
 if TYPE_CHECKING:
     from ..events import Lane
@@ -59,11 +59,11 @@ _LOOKED_AT = LARGE | ENDS
 _CLOSED = {Phase.TERMINAL: "ended", Phase.UNKNOWN: "unknown"}
 
 
-class House(Protocol):
+class Host(Protocol):
     """What all runs of a controller have in common: the fleet.
 
     Attributes:
-        desk: where their writers write.
+        writer_setup: where their writers write, and by which limits.
         follower_buffer: how many items a ring keeps.
         confirms: whether the runtime confirms a stop by ending.
         parking: whether a run at rest that nobody drives goes on as it is.
@@ -71,7 +71,7 @@ class House(Protocol):
         partials, outlived: what is due for each run after the same time.
     """
 
-    desk: Desk
+    writer_setup: WriterSetup
     limits: RunLimits
     follower_buffer: int
     confirms: bool
@@ -100,8 +100,8 @@ class LiveRun:
 
     __slots__ = (
         "__weakref__",
-        "_desk",
-        "_house",
+        "_commanding",
+        "_host",
         "_parking",
         "_parks",
         "_rested_at",
@@ -130,21 +130,21 @@ class LiveRun:
         "zombie",
     )
 
-    def __init__(self, registration: Registration, state: RunState, fence: int, house: House) -> None:
-        desk, limits, spec = house.desk, house.limits, registration.spec
+    def __init__(self, registration: Registration, state: RunState, fence: int, host: Host) -> None:
+        setup, limits, spec = host.writer_setup, host.limits, registration.spec
         self.registration = registration
         self.run_id = spec.run_id
-        self._house = house
-        self.journal = desk.journal
-        self.clock = desk.clock
-        self.agenda = desk.agenda
-        self.timing = desk.timing
+        self._host = host
+        self.journal = setup.journal
+        self.clock = setup.clock
+        self.agenda = setup.agenda
+        self.timing = setup.timing
         self.limits = limits
         self.scope = Scope(spec.deadline_ms)
         self.gate = Gate()
-        self.ring = Ring(house.follower_buffer, limits.follower_bytes, self.run_id, state.seq)
+        self.ring = Ring(host.follower_buffer, limits.follower_bytes, self.run_id, state.seq)
         self.observers: list[Observer] = []
-        self._desk: asyncio.Lock | None = None
+        self._commanding: asyncio.Lock | None = None
         self.partials = Partials(limits.partial_bytes)
         self.task: asyncio.Task[None] | None = None
         self.port: Port | None = None
@@ -156,27 +156,27 @@ class LiveRun:
         self._saving = False
         self.waiters = Waiters()
         self.refusal: StartRefused | None = None  # why the runtime refused to start, if it did
-        self._parks = house.parking and spec.deadline_ms is None  # a deadline has to stop it in time
+        self._parks = host.parking and spec.deadline_ms is None  # a deadline has to stop it in time
         self._parking = False
         self._rested_at = 0.0
-        self.writer = Writer(desk, state, fence, self)
+        self.writer = Writer(setup, state, fence, self)
 
     @property
-    def desk(self) -> asyncio.Lock:
+    def commanding(self) -> asyncio.Lock:
         """Commands are judged and recorded one at a time."""
-        if self._desk is None:
-            self._desk = asyncio.Lock()
-        return self._desk
+        if self._commanding is None:
+            self._commanding = asyncio.Lock()
+        return self._commanding
 
     @property
     def confirms(self) -> bool:
         """Whether the runtime confirms a stop by ending."""
-        return self._house.confirms
+        return self._host.confirms
 
     @property
     def moves(self) -> bool:
         """Whether another process goes on with it when this one closes."""
-        return self._house.moving
+        return self._host.moving
 
     @property
     def state(self) -> RunState:
@@ -185,11 +185,11 @@ class LiveRun:
 
     async def read_facts(self, after: int) -> list[Record]:
         """The run's facts from the journal."""
-        return await self._house.facts_of(self.run_id, after)
+        return await self._host.facts_of(self.run_id, after)
 
     async def reload(self) -> RunState:
         """The fold of its facts, from the journal anew."""
-        return await self._house.refold(self.registration)
+        return await self._host.refold(self.registration)
 
     # Publishing
 
@@ -241,7 +241,7 @@ class LiveRun:
         """The first piece that waits to be saved was told, of so many characters, or too much waits (RC-19)."""
         pending = self.partials.pending_chars
         if pending == size:
-            self._house.partials.add(self)
+            self._host.partials.add(self)
         elif pending >= self.limits.partial_bytes and not self._saving:
             self._save_now()
         self.partials.set_mark(saving=self._saving)
@@ -407,8 +407,8 @@ class LiveRun:
         if not self.followers:
             self.ring.clear()
         if self.task is not None and not self.zombie and not self.released:
-            self._house.outlived.add(self)
-        self._house.run_over(self)
+            self._host.outlived.add(self)
+        self._host.run_over(self)
 
     def lost(self, code: str) -> None:
         """The run is no longer ours to write, or its runtime broke the contract: the port closes."""
@@ -467,7 +467,7 @@ class LiveRun:
     def _still_there(self) -> None:
         if self.task is not None and not self.task.done() and not self.zombie:
             self.zombie = True
-            self._house.run_deaf(self)
+            self._host.run_deaf(self)
 
     def expect_expiry(self, request: Request) -> None:
         """Closes the request at its time, if nobody answered it and the runtime did not close it (RC-25)."""
@@ -556,7 +556,7 @@ class LiveRun:
         if self.over or self.task is None or self.task.done():
             return
         self.zombie = True
-        self._house.run_deaf(self)
+        self._host.run_deaf(self)
         logger.warning("run %s ignored its stop and is given up", self.run_id)
         await self.lose("stop_unconfirmed", "the runtime ignored the stop")
 

@@ -226,7 +226,7 @@ class Orders:
 
     async def _admit(self, live: LiveRun, command: Command, command_digest: str, limit: float | None) -> Ack:
         """One command of a run after the other, each judged on what the one before left; a stop waits for none."""
-        async with nullcontext() if isinstance(command.body, Cancel) else live.desk:
+        async with nullcontext() if isinstance(command.body, Cancel) else live.commanding:
             known = live.state.commands.get(command.id)  # an equal one may have been first
             if known is None and (refusal := await self._record(live, command, command_digest)) is not None:
                 return refusal

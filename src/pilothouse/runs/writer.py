@@ -130,7 +130,7 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class Desk:
+class WriterSetup:
     """What the writers of a controller have in common: where they write, and by which limits; made once.
 
     Attributes:
@@ -183,10 +183,10 @@ class Writer:
         "__weakref__",
         "_again",
         "_began",
-        "_desk",
         "_outbox",
         "_owner",
         "_publishing",
+        "_setup",
         "_tasks",
         "_tried",
         "_turn",
@@ -197,18 +197,18 @@ class Writer:
         "state",
     )
 
-    def __init__(self, desk: Desk, state: RunState, fence: int, owner: Owner) -> None:
+    def __init__(self, setup: WriterSetup, state: RunState, fence: int, owner: Owner) -> None:
         self.state = state
         self.fence = fence
         self.stalled = False
         self.closed = ""
-        self._desk = desk
+        self._setup = setup
         self._owner: Owner = owner
         self._began: float | None = None  # when the append that is under way was begun
         self._watched = False
         self._tried: list[asyncio.Future[None]] = []
         self._again: asyncio.Event | None = None  # set by who knows that the journal is back
-        self._turn = desk.turn or asyncio.Lock()
+        self._turn = setup.turn or asyncio.Lock()
         self._tasks: set[asyncio.Future[Any]] = set()  # what is handed over and not applied
         self._outbox: list[list[Record]] = []  # what observers caused to be written
         self._publishing = False
@@ -221,7 +221,7 @@ class Writer:
             ProtocolViolation: the runtime broke the contract; the run is unknown now.
             JournalError: the store has a definite fault.
         """
-        if self._desk.immediate:
+        if self._setup.immediate:
             return await self._write(drafts)
         if not self._tasks and (landing := self._fly(drafts)) is not None:
             return await landing
@@ -233,7 +233,7 @@ class Writer:
         What comes back is to be awaited at once, before anything else is written. `named`: some of them may have an event
         id, so that they may be repeats.
         """
-        if not self._desk.immediate:
+        if not self._setup.immediate:
             return self.write(*drafts)
         if not drafts:
             return self.state.seq
@@ -252,7 +252,7 @@ class Writer:
         if isinstance(made, NotLegal):
             return self._not_made(made, drafts, before)
         try:
-            appended = self._desk.append(
+            appended = self._setup.append(
                 state.run_id, made, expected=before, fence=self.fence, summary=state.summary()
             )
         except (DuplicateConflict, JournalError):  # tried again, where each has its answer
@@ -266,7 +266,7 @@ class Writer:
 
     def write_nowait(self, *drafts: Written) -> None:
         """Takes the next place in the order of appends before it returns; a failure is logged."""
-        if self._desk.immediate:
+        if self._setup.immediate:
             done = self.put(drafts)
             if type(done) is not int:
                 inline(done)  # type: ignore[arg-type]
@@ -314,7 +314,7 @@ class Writer:
         of the commit and applies it, one that wakes who waits. None where more is to be done than to wait: then the task
         does it from the beginning.
         """
-        take = self._desk.take
+        take = self._setup.take
         if take is None or self.closed or not drafts:
             return None
         before, ahead = Head(self.state.seq, self.state.chain), self.state.fork()
@@ -379,7 +379,7 @@ class Writer:
 
     async def _write(self, drafts: Sequence[Written]) -> int:
         """One append, with what may have to be done about it."""
-        if self._desk.immediate:
+        if self._setup.immediate:
             done = self.put(drafts)
             return done if type(done) is int else await done  # type: ignore[misc]
         if not drafts:
@@ -441,12 +441,12 @@ class Writer:
     @property
     def full(self) -> bool:
         """Whether only what settles and ends the run is still taken."""
-        return self._desk.room.full(self.state)
+        return self._setup.room.full(self.state)
 
     def _made(self, ahead: RunState, drafts: Sequence[Written]) -> list[Record] | NotLegal:
         """The next records, folded into `ahead`; a clock that was put back does not put the run back."""
-        at_ms = max(self._desk.clock.time_ms(), ahead.updated_at_ms)
-        return make(ahead, drafts, at_ms=at_ms, fence=self.fence, room=self._desk.room)
+        at_ms = max(self._setup.clock.time_ms(), ahead.updated_at_ms)
+        return make(ahead, drafts, at_ms=at_ms, fence=self.fence, room=self._setup.room)
 
     async def _append(
         self, made: list[Record], before: Head, ahead: RunState, failed: BaseException | None = None
@@ -464,10 +464,10 @@ class Writer:
     def _begin_try(self) -> None:
         """An append is under way, from its first try on."""
         if self._began is None:
-            self._began = self._desk.clock.monotonic()
-        if not self._watched and not self._desk.immediate:
+            self._began = self._setup.clock.monotonic()
+        if not self._watched and not self._setup.immediate:
             self._watched = True
-            self._desk.late.add(self)
+            self._setup.late.add(self)
 
     def _end_try(self) -> None:
         self._began = None
@@ -481,12 +481,12 @@ class Writer:
         self._watched = False
         if self._began is None or self.stalled:
             return
-        waited = self._desk.clock.monotonic() - self._began
-        if waited >= self._desk.timing.append_alarm:
+        waited = self._setup.clock.monotonic() - self._began
+        if waited >= self._setup.timing.append_alarm:
             self._stall("no answer")
         else:
             self._watched = True
-            self._desk.agenda.after(self._desk.timing.append_alarm - waited, weakly(self.watch))
+            self._setup.agenda.after(self._setup.timing.append_alarm - waited, weakly(self.watch))
 
     def _stall(self, why: object) -> None:
         if not self.stalled:
@@ -513,7 +513,7 @@ class Writer:
 
     async def _pause(self, seconds: float) -> None:
         self._again = asyncio.Event()
-        pause = asyncio.ensure_future(self._desk.clock.sleep(seconds))
+        pause = asyncio.ensure_future(self._setup.clock.sleep(seconds))
         again = asyncio.ensure_future(self._again.wait())
         try:
             await asyncio.wait((pause, again), return_when=asyncio.FIRST_COMPLETED)
@@ -537,7 +537,7 @@ class Writer:
                     raise RecordRefused(self.closed) from failed
                 delay = min(delay * 2, 5.0)
             try:
-                appended = await self._desk.journal.append(
+                appended = await self._setup.journal.append(
                     ahead.run_id, made, expected=before, fence=self.fence, summary=ahead.summary()
                 )
             except DuplicateConflict:
@@ -553,7 +553,7 @@ class Writer:
 
     def _overdue(self) -> bool:
         assert self._began is not None
-        return self._desk.clock.monotonic() - self._began >= self._desk.timing.append_alarm
+        return self._setup.clock.monotonic() - self._began >= self._setup.timing.append_alarm
 
     def forget(self) -> None:
         """Lets go of the live run: it is over, and nobody writes or looks here any more."""
@@ -594,13 +594,13 @@ class Writer:
     async def _stored_already(self, draft: Draft, lane: Lane) -> int | None:
         """The seq of an exact repeat of a stored fact, in any state (RC-13)."""
         event_id = draft.event_id or event_id_of(draft.fact, 0, lane)
-        stored = await self._desk.journal.find(self.state.run_id, event_id)
+        stored = await self._setup.journal.find(self.state.run_id, event_id)
         return stored.seq if stored is not None and _is_same(stored, draft, lane) else None
 
     async def _closed_already(self, fact: RequestClosed, lane: Lane) -> int | None:
         """The seq of the same closing by the other lane: both look at the clock, one is first (RC-25)."""
         other = HOST if lane == RUNTIME else RUNTIME
-        stored = await self._desk.journal.find(self.state.run_id, event_id_of(fact, 0, other))
+        stored = await self._setup.journal.find(self.state.run_id, event_id_of(fact, 0, other))
         return stored.seq if stored is not None and stored.fact == fact else None
 
     async def _without(self, drafts: Sequence[Written], place: int, seq: int) -> int:
@@ -617,7 +617,7 @@ class Writer:
                 return await self._without(drafts, place, seq)
             if here.get(event_id) == (draft, lane):
                 return await self._without(drafts, place, 0)
-            if event_id in here or await self._desk.journal.find(self.state.run_id, event_id) is not None:
+            if event_id in here or await self._setup.journal.find(self.state.run_id, event_id) is not None:
                 return await self._conflict(draft, lane, event_id)
             here[event_id] = draft, lane
         raise DuplicateConflict(self.state.run_id, "of a fact that the controller adds")
