@@ -251,7 +251,10 @@ class ThreadConflict(UsageError):
 
     def __init__(self, thread_id: str, head: str | None) -> None:
         self.thread_id, self.head = thread_id, head
-        super().__init__(f"cannot start a run in thread {thread_id} because its head is now {head}")
+        super().__init__(
+            f"cannot start a run in thread {thread_id} because its head is now {head}: somebody else has written to it, "
+            "so load it again (`open()` of the conversation) first"
+        )
 
 
 class CommandConflict(UsageError):

@@ -13,7 +13,7 @@ from pilothouse.conversation.controller import AgentController
 from pilothouse.conversation.extras import RunExtras
 from pilothouse.conversation.view import ConversationView
 from pilothouse.core.lifecycle import AgentState
-from pilothouse.errors import InvalidSpec, NotOpened, ReplyCancelled, RunUnknown, UsageError
+from pilothouse.errors import InvalidSpec, NotOpened, ReplyCancelled, RunUnknown, ThreadConflict, UsageError
 from pilothouse.events import Cancelled, Unknown
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.journal.sqlite import SQLiteJournal
@@ -375,3 +375,19 @@ async def test_a_subclass_of_str_is_its_text() -> None:
         await (await agent.send(Markup("<b>"))).result()
         assert texts(agent) == ["<b>", "1"]
         assert type(agent.messages[0].text) is str
+
+
+async def test_who_comes_second_on_a_thread_is_told_what_to_do_and_that_helps() -> None:
+    """Two conversations over one thread: the second is refused, nothing of it is kept, and `open()` heals it."""
+    journal = MemoryJournal()
+    provider = ScriptedProvider("one", "two")
+    async with (
+        AgentController(provider, journal=journal, thread_id="t") as first,
+        AgentController(provider, journal=journal, thread_id="t") as second,
+    ):
+        await (await first.send("1")).result()
+        with pytest.raises(ThreadConflict, match=r"load it again \(`open\(\)`"):
+            await second.send("2")
+        await second.open()
+        assert (await (await second.send("2")).result()).text == "two"
+        assert [message.text for message in second.messages] == ["1", "one", "2", "two"]
