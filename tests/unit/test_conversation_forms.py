@@ -261,6 +261,20 @@ async def test_a_stream_that_comes_too_late_is_closed_unread() -> None:
     await stream.stream.aclose()
 
 
+async def test_an_error_that_says_a_whole_page_is_a_failure_like_any_other() -> None:
+    """AC-93, AC-101: its end is known; the record has the beginning of its text, `on_error` all of it."""
+
+    async def answer(messages):
+        yield "a"
+        raise ValueError("\ud800 page " * 100_000)
+
+    async with AgentController(answer) as agent:
+        outcome = await (await agent.send("x")).wait()
+        assert isinstance(outcome, Failed)
+        assert outcome.kind == "provider"
+        assert len(str(agent.error)) == 700_000
+
+
 async def test_a_provider_that_cancels_itself_has_failed() -> None:
     """AC-101: `provider_cancelled`, which a person may retry."""
     async with AgentController(form("generator", "a", asyncio.CancelledError())) as agent:

@@ -11,6 +11,7 @@ from convkit import Log, passes, texts
 from pilothouse.conversation.controller import AgentController
 from pilothouse.core.lifecycle import AgentState
 from pilothouse.events import Cancelled, Completed, Failed
+from pilothouse.loop.config import LoopConfig, RetryPolicy
 from pilothouse.loop.tools import tool
 from pilothouse.testing.scripted import Hold, ScriptedProvider, call, failure
 
@@ -269,7 +270,8 @@ async def test_a_cancellation_out_of_a_callback_leaves_no_send_behind(name: str,
 
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
-    async with AgentController(ScriptedProvider("1", "2"), **{name: leave}) as agent:
+    once = LoopConfig(retry=RetryPolicy(attempts=1))
+    async with AgentController(ScriptedProvider("1", "2"), config=once, **{name: leave}) as agent:
         try:
             await asyncio.wait_for((await agent.send("a")).wait(), 5)
         except asyncio.CancelledError:

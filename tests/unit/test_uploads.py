@@ -197,6 +197,7 @@ async def test_a_deaf_upload_is_left_behind() -> None:
         (UploadResult("https:///a"), "upload URL must name a host"),
         (UploadResult("https://[x"), "cannot be read"),
         (UploadResult("/a"), "got no scheme"),
+        (UploadResult("https://x.org/a\nb"), "must not hold control characters"),
         ("https://x.org/a", "must return an UploadResult, got str"),
     ],
 )
@@ -354,6 +355,17 @@ async def test_taking_gives_attachments_in_the_order_of_adding() -> None:
     )
     assert uploads.statuses() == {"c": "error"}
     assert uploads.it.take() == ()
+    await uploads.it.aclose()
+
+
+async def test_taking_loses_nothing_where_one_cannot_be_taken() -> None:
+    """AC-153: the complete ones are forgotten once all of them were given."""
+    uploads = Uploads(Store(a=[None], b=[None]))
+    uploads.it.add([*files("a"), UploadFile(3, "pdf", 1, b"x", "b")])  # type: ignore[arg-type]
+    await uploads.it.wait()
+    with pytest.raises(ValueError, match="filename"):
+        uploads.it.take()
+    assert uploads.statuses() == {"a": "complete", "b": "complete"}
     await uploads.it.aclose()
 
 

@@ -17,7 +17,7 @@ from ..core.canonical import scrub
 from ..messages import MEDIA, Audio, File, Image, InputPart, Media, Message, Part, Text, Video
 
 _TYPE: Final = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(\s*;.*)?", re.ASCII)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _BARRED: Final = frozenset({"file", "javascript"})
 _KINDS: Final[dict[str, type[Media]]] = {"image": Image, "audio": Audio, "video": Video}
 
@@ -89,7 +89,7 @@ def checked(part: Media) -> Media:
 
 
 def _check_url(url: str) -> None:
-    if _CONTROL.search(url):
+    if CONTROL.search(url):
         raise ValueError("url must not hold control characters")
     from urllib.parse import urlsplit
 
@@ -106,7 +106,7 @@ def _check_url(url: str) -> None:
 
 
 def _basename(name: str) -> str | None:
-    last = re.split(r"[\\/]", scrub(_CONTROL.sub("", name)))[-1].strip()
+    last = re.split(r"[\\/]", scrub(CONTROL.sub("", name)))[-1].strip()
     return last or None
 
 

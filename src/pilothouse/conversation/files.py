@@ -18,6 +18,7 @@ from uuid import uuid4
 from ..cancel import Token
 from ..errors import PermanentUploadError
 from ..messages import JSON
+from .attachments import CONTROL
 from .options import LONGEST_S
 
 
@@ -127,6 +128,8 @@ def check_url(result: object) -> UploadResult:
         raise PermanentUploadError(f"upload URL must use https, got {parts.scheme or 'no scheme'}")
     if not host:
         raise PermanentUploadError("upload URL must name a host")
+    if CONTROL.search(result.url):
+        raise PermanentUploadError("upload URL must not hold control characters")
     return result
 
 

@@ -346,9 +346,14 @@ async def _close(source: object) -> None:
             await closing
 
 
+LONGEST_MESSAGE: Final = 10_000
+"""Characters of an exception's text in the record: it may hold a whole page, and facts are small."""
+
+
 def classify(error: Exception) -> ErrorInfo:
     """What a text form's exception means: by its structured fields, else a failure that a person may retry."""
-    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = str(error)[:LONGEST_MESSAGE]
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, ProviderContractError):
         return ErrorInfo("provider_contract", str(error))
     status = getattr(error, "status_code", None) or getattr(error, "status", None)

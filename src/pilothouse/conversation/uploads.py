@@ -261,10 +261,13 @@ class UploadController:
         if self.state is UploadState.UPLOADING:
             raise UsageError("cannot take attachments while uploading: wait() first")
         taken: list[Media] = []
-        for name, result in self.results.items():
-            file = self._uploads.pop(name).item.file
+        results = self.results
+        for name, result in results.items():
+            file = self._uploads[name].item.file
             mime_type = full_type(file.mime_type)
             taken.append(Attachment(url=result.url, mime_type=mime_type, filename=file.name or None))
+        for name in results:  # all of them could be made: none is lost
+            del self._uploads[name]
         self._settle()
         return tuple(taken)
 
