@@ -9,7 +9,15 @@ import pytest
 
 from pilothouse.commands import Command, Steer
 from pilothouse.errors import ConfigError
-from pilothouse.events import CallFinished, Completed, Incomplete, MessageAdded, TurnStarted
+from pilothouse.events import (
+    CallFinished,
+    Completed,
+    Incomplete,
+    MessageAdded,
+    RequestClosed,
+    RequestOpened,
+    TurnStarted,
+)
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig
 from pilothouse.loop.context import ToolContext, current_yield_token
@@ -523,3 +531,35 @@ async def test_a_source_may_offer_again_what_was_left_out_of_the_context() -> No
     run = rig("ok", "ok", "ok", config=config)
     assert await run.run() == Completed()
     assert [text for _, text in said(run)] == ["again"]
+
+
+@pytest.mark.parametrize("policy", ["skip_unstarted", "stop_now"])
+async def test_a_request_that_steering_closed_is_closed_at_once(policy: Any) -> None:
+    """LP-25, LP-28: nobody is asked in vain while another call of the batch still runs."""
+    hold = Hold(deaf=True)
+
+    @tool(approval=True)
+    async def asks() -> str:
+        """Asks."""
+        return "never"
+
+    @tool
+    async def slow() -> str:
+        """Takes its time."""
+        await hold.wait()
+        return "did"
+
+    config = LoopConfig(steering_policy=policy, cancel_grace=30.0)
+    run = rig([call("asks", call_id="a"), call("slow", call_id="b")], "ok", tools=[asks, slow], config=config)
+    task = run.begin()
+    await hold.reached()
+    while not run.of(RequestOpened):
+        await asyncio.sleep(0)
+    run.steer("stop that")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert [fact.reason for fact in run.of(RequestClosed)] == ["superseded"]
+    assert [(end.call_id, end.reason) for end in run.of(CallFinished)] == [("a", "steering")]
+    hold.release()
+    await task
+    assert run.outcome == Completed()

@@ -113,7 +113,8 @@ class Phase:
             if self._work.scope.cancelled:
                 self._stop()
             else:
-                self._heed_steering()
+                if self._heed_steering() and self._running:
+                    await self._save()  # a person sees at once that nobody waits for the answer any more
                 await self._start()
             if self._running or self._ready or self._asks.open:
                 if self._asks.open:
@@ -348,10 +349,12 @@ class Phase:
             running.ask_to_yield("steering")
         self._wakeup.ring()
 
-    def _heed_steering(self) -> None:
+    def _heed_steering(self) -> bool:
+        """Does what the policy wants of calls (LP-25); True if it ended some."""
         policy = self._work.plan.config.steering_policy
         if policy == "boundary" or not self._watch.fired:
-            return
+            return False
+        ended = bool(self._ready) or self._asks.open
         for item in self._ready:
             self._finish(_steered(item.call, item.attempt - 1), *item.resolution())
         self._ready = []
@@ -361,6 +364,7 @@ class Phase:
             grace_until = self._work.clock.monotonic() + self._work.plan.config.cancel_grace
             for running in self._running:
                 running.ask("steering", grace_until)
+        return ended
 
     def _stop(self) -> None:
         """Nothing starts any more; what runs is asked to end (LP-43)."""
