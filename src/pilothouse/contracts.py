@@ -299,6 +299,13 @@ class Runtime(Protocol):
     * `reopens` (bool, False): a `run_ended` that is refused with the code `input` is no fault to it: it goes on with what
       was said meanwhile.
     * `abandoned`, `orphans` (int): calls and tasks that ignored their stop and still run.
+
+    And where a `RunController` hosts it, for a runtime that serves many threads (`conversation/switchboard.py`):
+
+    * `await screen(spec, command)`: a steer, follow-up or replacement before it is recorded; returns what takes its place,
+      or raises to refuse it.
+    * `await admit(spec)`: a run of an earlier process is about to be taken up; raises to refuse that: nothing is written.
+    * `await config_of(spec)`: in place of `config_digest`, where it is another one for each thread.
     """
 
     def describe(self) -> Descriptor:
