@@ -26,6 +26,7 @@ from pilothouse.errors import (
     SendTimeout,
     StreamEndedEarly,
     StreamIdleTimeout,
+    UsageError,
 )
 from pilothouse.events import Cancelled, Completed, Failed, Incomplete, Unknown
 from pilothouse.loop.tools import tool
@@ -351,6 +352,21 @@ async def test_aclose_is_bounded_idempotent_and_shared() -> None:
     hold.release()
     await passes()
     assert [task for task in asyncio.all_tasks() if "pilothouse" in task.get_name()] == []
+
+
+async def test_a_reply_and_a_close_from_another_thread_are_refused() -> None:
+    """AC-121: as every call that changes something; the send goes on."""
+    hold = Hold()
+    async with AgentController(ScriptedProvider(["1", hold])) as agent:
+        reply = await agent.send("a")
+        with pytest.raises(UsageError, match="call_soon_threadsafe"):
+            await asyncio.to_thread(reply.abort)
+        for act in (agent.aclose, reply.aclose):
+            with pytest.raises(UsageError, match="threadsafe"):
+                await asyncio.to_thread(lambda act=act: asyncio.run(act()))
+        hold.release()
+        assert (await reply.result()).text == "1"
+        assert await asyncio.to_thread(reply.abort) is False
 
 
 async def test_a_close_whose_caller_left_is_finished_by_the_next() -> None:

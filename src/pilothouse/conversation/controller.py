@@ -519,7 +519,12 @@ class AgentController(Shown, Plugged):
         """Aborts, refuses further sends, and waits up to `close_timeout` for what it started. Idempotent.
 
         It closes what it made, never a given provider, journal or host.
+
+        Raises:
+            UsageError: the conversation lives on another event loop, which still runs.
         """
+        if self._loop is not None and not self._loop.is_closed():
+            self._bind("close")
         while self._closing is not None:
             if await asyncio.shield(self._closing):
                 return

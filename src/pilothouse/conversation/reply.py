@@ -329,9 +329,16 @@ class Reply:
     # For callers
 
     def abort(self) -> bool:
-        """Stops this send only; False when it is over."""
+        """Stops this send only; False when it is over.
+
+        Raises:
+            UsageError: called from another thread than that of the conversation (AC-121).
+        """
         sender = self._sender
-        return sender is not None and sender.abort(self)
+        if sender is None or self.outcome is not None:
+            return False
+        sender.check_loop("abort")
+        return sender.abort(self)
 
     def update_state(self, patch: Mapping[str, JSON]) -> None:
         """Changes the shared state of the thread: each key of the patch replaces a whole branch.

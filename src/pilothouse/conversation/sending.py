@@ -516,6 +516,15 @@ class Sender:
 
     # Stops
 
+    def check_loop(self, action: str) -> None:
+        """Refuses a caller on another thread, whose act would meet the loop's in the middle."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self.loop is not None and running is not self.loop and not self.loop.is_closed():
+            raise UsageError(f"cannot {action} from another thread: use loop.call_soon_threadsafe")
+
     def abort(self, reply: Reply, reason: str = "aborted") -> bool:
         """Stops one send; a queued one is withdrawn. False if it is over."""
         if self._withdraw(reply, Cancelled(reason)):
