@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel
 
+from pilothouse import AgentController
 from pilothouse.commands import Allow, ExternalResult
 from pilothouse.core.canonical import MAX_DEPTH, encode
 from pilothouse.errors import ConfigError, StartRefused, ToolDefinitionError
@@ -24,6 +25,15 @@ from pilothouse.loop.stuck import StuckToolConfig
 from pilothouse.loop.tools import Backgrounded, ToolResult, tool
 from pilothouse.messages import File, Image, Message, Reasoning, Structured, Text, ToolSpec, user_message
 from pilothouse.records import RunSpec
+from pilothouse.responses import (
+    BlockEnded,
+    Notice,
+    ProviderEvent,
+    ReasoningDelta,
+    ResponseStarted,
+    TextDelta,
+    ToolCallDelta,
+)
 from pilothouse.runs.controller import RunController
 from pilothouse.testing import LoopRig, ScriptedProvider
 from pilothouse.testing.scripted import call
@@ -483,3 +493,52 @@ async def test_a_run_whose_code_raises_what_is_no_exception_is_unknown_and_nobod
     async with RunController(loop) as runs:
         run = await runs.start(RunSpec("run", "thread", (user_message("Hello", "input"),)))
         assert (await asyncio.wait_for(run.wait(), 30)).outcome == Unknown("error", "Outcome: x")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TextDelta(0, b"bytes"),  # type: ignore[arg-type]
+        TextDelta(0, 5),  # type: ignore[arg-type]
+        TextDelta("0", "x"),  # type: ignore[arg-type]
+        TextDelta([], "x"),  # type: ignore[arg-type]
+        ReasoningDelta(1, b"bytes"),  # type: ignore[arg-type]
+        ReasoningDelta(1, 5),  # type: ignore[arg-type]
+        ReasoningDelta(None, "x"),  # type: ignore[arg-type]
+        ToolCallDelta(1, "c", 5),  # type: ignore[arg-type]
+        ToolCallDelta(1, 5, "work"),  # type: ignore[arg-type]
+        ToolCallDelta(1, "c", "work", b"{}"),  # type: ignore[arg-type]
+        ToolCallDelta({}, "c", "work"),  # type: ignore[arg-type]
+        BlockEnded(0, provider_data=object()),
+        BlockEnded(0, provider_data={"x": float("nan")}),
+        Notice(5),  # type: ignore[arg-type]
+        ResponseStarted(5),  # type: ignore[arg-type]
+    ],
+    ids=lambda event: type(event).__name__,
+)
+async def test_an_event_of_a_wrong_shape_is_a_fault_of_the_adapter(event: ProviderEvent) -> None:
+    """PV-1, RC-17: a typed end that says what was wrong; what came before it is kept, and the next send works."""
+    shown: list[str] = []
+    provider = ScriptedProvider([TextDelta(0, "so far"), event, " and more"], "well")
+    agent = AgentController(provider, on_response_chunk=lambda piece, _: shown.append(piece))
+    outcome = await (await agent.send("hi")).wait()
+    assert isinstance(outcome, Failed)
+    assert (outcome.kind, outcome.retryable) == ("bug", False)
+    assert type(event).__name__ in outcome.message
+    assert shown == ["so far"]
+    assert agent.partial is not None
+    assert agent.partial.text == "so far"
+    assert (await (await agent.send("again")).result()).text == "well"
+    await agent.aclose()
+
+
+async def test_arguments_that_are_no_json_are_the_models_business() -> None:
+    """PV-6: an object that cannot be stored is refused as arguments, and the model is told."""
+    run = LoopRig(
+        AgentLoop(
+            ScriptedProvider([ToolCallDelta(0, "a", "work", {"count": float("nan")}, "a")], "done"),
+            tools=[plain()],
+        )
+    )
+    assert await run.run() == Completed()
+    assert "not JSON" in said(end_of(run))

@@ -29,7 +29,7 @@ from ..responses import (
     ToolCallDelta,
     UsageUpdate,
 )
-from .canonical import MAX_DEPTH, NotJSON, check, ordered
+from .canonical import MAX_DEPTH, NotJSON, check, misshapen, ordered
 from .prices import is_money
 from .unicode import clean_json
 
@@ -40,6 +40,7 @@ _NOTHING: Final = frozenset({"", "null", '"null"', '""'})
 """Argument texts that mean {} (PV-6)."""
 
 
+_WORDS: Final = frozenset({str, type(None)})
 _COUNTS: Final = frozenset({int, type(None)})
 _counts: Final = attrgetter("input", "output", "total", "cache_read", "cache_write", "reasoning")
 
@@ -57,6 +58,8 @@ class _Block:
 
     def grow(self, text: str) -> int:
         """Adds a piece; returns the characters before it."""
+        if not isinstance(text, str):
+            raise TypeError(f"a piece of text is {type(text).__name__}")
         before = self.size
         self.pieces.append(text)
         self.size = before + len(text)
@@ -158,7 +161,11 @@ class Assembly:
         self._calls: dict[int, _CallBlock] = {}
 
     def feed(self, event: ProviderEvent) -> Told | None:
-        """Takes the next event. Nothing that comes after the end counts."""
+        """Takes the next event. Nothing that comes after the end counts.
+
+        Raises:
+            TypeError: the event holds what it must not hold. What was taken before stays a message.
+        """
         if self.end is not None:
             return None
         return _TAKE[type(event)](self, event)
@@ -217,7 +224,12 @@ class Assembly:
         return TextTold(self.message_id, number, text, before)
 
     def flowing(self, number: int) -> Callable[[str], None]:
-        """Opens a text block to be given its pieces, none of them empty; from then on it is not fed."""
+        """Opens a text block to be given its pieces, none of them empty; from then on it is not fed.
+
+        Raises:
+            TypeError: it is no number.
+        """
+        _check_number(number)
         self.visible = True
         return self._texts.setdefault(number, _TextBlock(number)).pieces.append
 
@@ -225,6 +237,7 @@ class Assembly:
         number, text = event.block, event.text
         block = self._thoughts.get(number)
         if block is None:
+            _check_number(number)
             block = self._thoughts[number] = _ReasoningBlock(number)
         if not text:
             return None
@@ -234,6 +247,8 @@ class Assembly:
     def _take_call(self, event: ToolCallDelta) -> Told | None:
         number, args = event.block, event.args
         block = self._calls.get(number)
+        if not _WORDS.issuperset((type(event.name), type(event.call_id), type(event.wire_id))):
+            _check(event)
         if block is None:
             block = self._calls[number] = _CallBlock(number, self._unique(event), event.wire_id)
         named = not block.name and bool(event.name)
@@ -249,6 +264,8 @@ class Assembly:
         return ArgumentsTold(self.message_id, number, block.call_id, piece, before, block.name)
 
     def _take_end_of_block(self, event: BlockEnded) -> None:
+        if event.raw is not None or event.provider_data is not None:
+            _check(event)
         for blocks in (self._texts, self._thoughts, self._calls):
             if (block := blocks.get(event.block)) is not None:
                 block.ended = event
@@ -280,6 +297,8 @@ class Assembly:
         )
 
     def _take_start(self, event: ResponseStarted) -> None:
+        if not _WORDS.issuperset((type(event.response_id), type(event.model))):
+            _check(event)
         before = self.started
         if before is None:
             self.started = event
@@ -289,6 +308,7 @@ class Assembly:
             )
 
     def _take_notice(self, event: Notice) -> None:
+        _check(event)
         self.notices.append(event)
 
     def _take_end(self, event: StreamEnd) -> None:
@@ -329,6 +349,17 @@ _TAKE: Final[dict[type, Callable[[Assembly, Any], Told | None]]] = {
     Notice: Assembly._take_notice,  # noqa: SLF001
     StreamEnd: Assembly._take_end,  # noqa: SLF001
 }
+
+
+def _check_number(number: object) -> None:
+    if not isinstance(number, int):
+        raise TypeError(f"the number of a block is {type(number).__name__}")
+
+
+def _check(event: ProviderEvent) -> None:
+    """Of the events that come once a call, block or response: what is wrong in one would be met when it is recorded."""
+    if why := misshapen(event):
+        raise TypeError(why)
 
 
 def judge_arguments(raw: str) -> tuple[dict[str, JSON], str | None]:

@@ -264,8 +264,8 @@ class _Teller:
                 if event.block != self._block:
                     self._block = block = event.block
                     self._grow, self._say = assembly.flowing(block), self._flow(assembly.message_id, block)
+                self._say(text)  # first: what is no text is refused there, and no part of the message
                 self._grow(text)
-                self._say(text)
             return
         told = assembly.feed(event)
         if told is not None:
@@ -278,6 +278,8 @@ def _flow(tell: Callable[[DeltaBody], object], ends: dict[int, int], message_id:
     """For a port that knows no shorter way; `ends` has how long each text of the message is, since they may take turns."""
 
     def say(text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"a piece of text is {type(text).__name__}")
         offset = ends.get(index, 0)
         tell(TextTold(message_id, index, text, offset))
         ends[index] = offset + len(text)

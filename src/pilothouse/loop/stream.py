@@ -183,7 +183,7 @@ class Response:
                     try:  # as `_admit` does it, for all but the first and the last
                         consume(event)
                     except Exception as error:
-                        raise _Reader(error) from error
+                        raise _blamed(event, error) from error
                 elif admit(event, consume):
                     break
                 if paused:
@@ -225,7 +225,7 @@ class Response:
             try:
                 consume(event)
             except Exception as error:
-                raise _Reader(error) from error
+                raise _blamed(event, error) from error
             return False
         if kind is StreamEnd:
             self._finish(self._checked(event))  # type: ignore[arg-type]
@@ -453,6 +453,24 @@ class _Reader(Exception):
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+
+def _blamed(event: ProviderEvent, error: Exception) -> Exception:
+    """Whose fault it is that an event could not be taken: the adapter's, where the event holds what it must not hold."""
+    why = _wrong_in(event)
+    if not why:
+        return _Reader(error)
+    kind: ErrorKind = "bug"
+    text = f"the provider's adapter yielded a wrong {type(event).__name__}: {why}"
+    return ProviderError(text, ErrorInfo(kind, text))
+
+
+def _wrong_in(event: ProviderEvent) -> str:
+    """What is wrong in an event, empty if nothing is. Bytes are looked for apart: msgspec writes them as text."""
+    for name in event.__struct_fields__:
+        if isinstance(getattr(event, name), bytes | bytearray):
+            return f"{name} is bytes"
+    return misshapen(event)
 
 
 def _cancels() -> int:

@@ -32,9 +32,15 @@ class Flow:
         self._observers = live.observers
 
     def say(self, text: str) -> None:
-        """Publishes a piece; it also waits to be saved."""
+        """Publishes a piece; it also waits to be saved.
+
+        Raises:
+            TypeError: it is no text.
+        """
         part = self._part
         if type(text) is not str or not text or (length := part.length + len(text)) >= part.mark:
+            if not isinstance(text, str):
+                raise TypeError(f"a piece of text is {type(text).__name__}")
             self._live.tell(TextTold(self._message_id, self._index, text))
             self._part = self._live.partials.text(self._message_id, self._index) or NOBODY
             return
