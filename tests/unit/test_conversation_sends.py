@@ -20,6 +20,7 @@ from pilothouse.errors import (
     AttachmentTooLarge,
     ConversationFull,
     InvalidSpec,
+    InvalidTarget,
     JournalUnavailable,
     MessageTooLong,
     NothingToDo,
@@ -589,3 +590,25 @@ async def test_the_provider_runs_in_the_caller_s_context() -> None:
             await passes()
             assert [task for task in asyncio.all_tasks() if "pilothouse-run" in task.get_name()] == []
     assert seen == ["ada", "bob"] * 2
+
+
+@pytest.mark.parametrize(("wanted", "kept"), [("a2", ["q1", "1", "q2"]), ("a1", ["q1"])])
+async def test_an_answer_that_was_set_is_answered_again(tmp_path: Path, wanted: str, kept: list[str]) -> None:
+    """AC-50: also before any run; the new one begins with the messages that it keeps, and a restart shows the same."""
+    before = [("q1", "user", "q1"), ("a1", "assistant", "1"), ("q2", "user", "q2"), ("a2", "assistant", "2")]
+    provider = ScriptedProvider("new", "more")
+    async with SQLiteJournal(tmp_path / "chat.db") as journal:
+        async with AgentController(provider, journal=journal) as agent:
+            agent.set_messages([Message(name, role, (Text(text),)) for name, role, text in before])
+            with pytest.raises(InvalidTarget):
+                await agent.regenerate("q2")
+            reply = await agent.regenerate(wanted, id="again")
+            assert (await reply.result()).text == "new"
+            assert texts(agent) == [*kept, "new"]
+            assert [message.text for message in provider.requests[0].messages] == kept
+            assert (await agent.regenerate(wanted, id="again")).id == reply.id
+            await (await agent.send("on")).result()
+            thread_id = agent.thread_id
+        async with AgentController(provider, journal=journal, thread_id=thread_id) as later:
+            await later.open()
+            assert texts(later) == [*kept, "new", "on", "more"]

@@ -71,15 +71,18 @@ class Regenerate:
         sender, wanted = self._sender, self._message_id
         messages = sender.stage.messages
         at = next((n for n, message in enumerate(messages) if message.id == wanted), -1)
-        if at < 0 or messages[at].role != "assistant" or sender.thread.head is None:
-            raise InvalidTarget(f"cannot regenerate {wanted!r}: no assistant message that a run made")
+        if at < 0 or messages[at].role != "assistant":
+            raise InvalidTarget(f"cannot regenerate {wanted!r}: there is no such assistant message")
         while at >= 0 and messages[at].role != "user":
             at -= 1
         if at < 0:
             raise InvalidTarget(f"cannot regenerate {wanted!r}: no user message stands before it")
-        user = messages[at]
-        owner = sender.thread.head
-        for entry in await sender.setup.runs.history(sender.thread.head):
+        user, owner = messages[at], sender.thread.head
+        if (
+            owner is None
+        ):  # of messages that were set: no run made them, so the new one begins with those it keeps
+            return None, messages[: at + 1]
+        for entry in await sender.setup.runs.history(owner):
             if entry.message.id == user.id and entry.seq:
                 owner = entry.run_id
         return Parent(owner, user.id), messages[: at + 1]

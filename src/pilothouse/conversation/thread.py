@@ -117,7 +117,9 @@ class Thread:
             keep = shown if extras.parent is None else await self.path_to(extras.parent)
         message = None if order.parts is None else reply.user_message
         given = () if message is None else (await stored(message, runs.journal),)
-        base = tuple(extras.base or ()) if root else () if parent is not None else self.base
+        base = () if parent is not None else self.base if order.keep is None else order.keep
+        if root:
+            base = tuple(extras.base or ())
         if base and any(item.attachments for item in base):
             base = tuple([await stored(item, runs.journal) for item in base])
         spec = RunSpec(
