@@ -18,6 +18,7 @@ from pilothouse.errors import (
     AgentBusy,
     AgentClosed,
     AttachmentTooLarge,
+    ConfigError,
     ConversationFull,
     InvalidSpec,
     InvalidTarget,
@@ -612,3 +613,19 @@ async def test_an_answer_that_was_set_is_answered_again(tmp_path: Path, wanted: 
         async with AgentController(provider, journal=journal, thread_id=thread_id) as later:
             await later.open()
             assert texts(later) == [*kept, "new", "on", "more"]
+
+
+async def test_a_slip_in_how_something_is_sent_is_told_at_once() -> None:
+    """§6: also while nothing is under way, and nothing is changed."""
+    async with AgentController(ScriptedProvider("fine")) as agent:
+        with pytest.raises(
+            ConfigError, match="when_busy must be raise, queue, drop or supersede, got 'wait'"
+        ):
+            await agent.send("hi", when_busy="wait")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="got \\['queue'\\]"):
+            await agent.send("hi", when_busy=["queue"])  # type: ignore[arg-type]
+        for again in (agent.send("hi", extras={}), agent.retry(extras={}), agent.regenerate("m", extras={})):  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="extras must be RunExtras"):
+                await again
+        assert (agent.state, agent.messages) == (AgentState.IDLE, ())
+        assert (await (await agent.send("hi")).result()).text == "fine"

@@ -25,7 +25,7 @@ from .aims import Regenerate, Retry
 from .attachments import parts_of
 from .extras import RunExtras
 from .forms import NO_TOOLS, TextProvider, TextRuntime, kind_of
-from .options import DEFAULTS, AgentOptions, BusyPolicy, merged
+from .options import DEFAULTS, AgentOptions, BusyPolicy, busy_policy, merged
 from .order import Order
 from .parts import check_parts
 from .plugged import Plugged
@@ -239,16 +239,17 @@ class AgentController(Shown, Plugged):
 
         Raises:
             AgentBusy, MessageTooLong, ConversationFull, AttachmentTooLarge, AgentClosed, NotOpened, NothingToDo,
-            RunConflict, TypeError: nothing was changed. ThreadConflict, JournalError: no run was made.
+            RunConflict, ConfigError, TypeError: nothing was changed. ThreadConflict, JournalError: no run was made.
         """
         self._bind("send")
-        sender, extras = self._sender, extras or _EMPTY
+        sender = self._sender
+        extras = _EMPTY if extras is None else _checked(extras)
+        policy = self._setup.options["when_busy"] if when_busy is None else busy_policy(when_busy)
         await sender.check_open("send")
         if sender.uses(id):
             given = Order(parts_of(content, attachments), extras)
             if (known := await sender.known(id, given.fingerprint)) is not None:
                 return known
-        policy = when_busy or self._setup.options["when_busy"]
         if sender.busy and (policy == "raise" or content is None):
             raise sender.busy_error("send")
         order = Order(parts_of(content, attachments), extras, extras.parent)
@@ -284,7 +285,7 @@ class AgentController(Shown, Plugged):
         return await self._again(Regenerate(self._sender, message_id), id, extras)
 
     async def _again(self, aim: Retry | Regenerate, reply_id: str | None, extras: RunExtras | None) -> Reply:
-        sender, extras = self._sender, extras or _EMPTY
+        sender, extras = self._sender, _EMPTY if extras is None else _checked(extras)
         await sender.check_open(aim.action)
         if (known := await sender.known(reply_id, aim.fingerprint)) is not None:
             return known
@@ -588,3 +589,9 @@ def _message(index: int, item: object) -> Message:
         return msgspec.convert(form, Message)
     except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"messages[{index}]: {error}") from error
+
+
+def _checked(extras: object) -> RunExtras:
+    if not isinstance(extras, RunExtras):
+        raise TypeError(f"extras must be RunExtras(…), got {type(extras).__name__}")
+    return extras

@@ -9,7 +9,7 @@ from decimal import Decimal
 from math import inf, isnan
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
 import msgspec
 
@@ -179,14 +179,23 @@ def _one(name: str, value: Any) -> Any:
             raise ConfigError(f"system_prompt must be a str, got {type(value).__name__}")
         return value if value is not None and value.strip() else None
     if name == "when_busy":
-        if value not in (None, "raise", "drop", "supersede", "queue"):
-            raise ConfigError(f"when_busy must be raise, queue, drop or supersede, got {value!r}")
-        return value or "raise"
+        return "raise" if value is None else busy_policy(value)
     if name == "send_context" and isinstance(value, str):
         return value if value.strip() else None
     if value is not None and not callable(value):
         raise ConfigError(f"{name} must be callable, got {type(value).__name__}")
     return value
+
+
+def busy_policy(value: object) -> BusyPolicy:
+    """What a send does where another one lives.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    if value not in get_args(BusyPolicy):
+        raise ConfigError(f"when_busy must be raise, queue, drop or supersede, got {value!r}")
+    return value  # type: ignore[return-value]
 
 
 def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
