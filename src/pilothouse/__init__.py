@@ -5,10 +5,10 @@ Names are loaded at first use, so that importing the package costs next to nothi
     conversation   AgentController, Reply, AgentState, RunExtras, UploadController, UploadFile, UploadResult
     AI controllers AIController, BaseAIController, StagedController, Change, Export, RequestEvent, ResponseEvent,
                    PromptEvent, Postponed, Ending, Snapshot, current_reply
-    loop, tools    AgentLoop, LoopConfig, tool
+    loop, tools    AgentLoop, LoopConfig, Limits, RetryPolicy, Compactor, tool, ToolContext, ToolResult, agent_tool
     runs           RunController, Run, RunSpec, Command
-    journals       MemoryJournal, SQLiteJournal
-    messages       Message, Text, Image, File, Attachment, Usage, Model
+    journals       MemoryJournal, SQLiteJournal, PostgresJournal (extra `postgres`)
+    messages       Message, Text, Image, File, Attachment, Usage, Model, Price
     outcomes       Completed, Truncated, Incomplete, Cancelled, Failed, Unknown
     agents         Agent, LocalAgent, AGUIAgent, agent_from, ClientTool, ClientToolRunner, watch, computed,
                    InterruptAnswer, Ok, Err, AgentError
@@ -73,14 +73,22 @@ if TYPE_CHECKING:
     from .events import Truncated as Truncated
     from .events import Unknown as Unknown
     from .journal.memory import MemoryJournal as MemoryJournal
+    from .journal.postgres import PostgresJournal as PostgresJournal
     from .journal.sqlite import SQLiteJournal as SQLiteJournal
     from .loop.agent import AgentLoop as AgentLoop
+    from .loop.compaction import Compactor as Compactor
+    from .loop.config import Limits as Limits
     from .loop.config import LoopConfig as LoopConfig
+    from .loop.config import RetryPolicy as RetryPolicy
+    from .loop.context import ToolContext as ToolContext
+    from .loop.subagent import agent_tool as agent_tool
+    from .loop.tools import ToolResult as ToolResult
     from .loop.tools import tool as tool
     from .messages import File as File
     from .messages import Image as Image
     from .messages import Message as Message
     from .messages import Model as Model
+    from .messages import Price as Price
     from .messages import Text as Text
     from .messages import Usage as Usage
     from .projection import Err as Err
@@ -117,6 +125,7 @@ _HOMES = {
     "Cancelled": "events",
     "Change": "conversation.staging",
     "Command": "commands",
+    "Compactor": "loop.compaction",
     "Completed": "events",
     "ConfigError": "errors",
     "Ending": "core.delivery",
@@ -127,6 +136,7 @@ _HOMES = {
     "Incomplete": "events",
     "Journal": "contracts",
     "JournalError": "errors",
+    "Limits": "loop.config",
     "LoopConfig": "loop.config",
     "MemoryJournal": "journal.memory",
     "Message": "messages",
@@ -134,13 +144,16 @@ _HOMES = {
     "OutcomeError": "errors",
     "OutcomeUnknown": "errors",
     "PilothouseError": "errors",
+    "PostgresJournal": "journal.postgres",
     "Postponed": "conversation.interceptor",
+    "Price": "messages",
     "PromptEvent": "conversation.interceptor",
     "Provider": "contracts",
     "ProviderError": "errors",
     "Reply": "conversation.reply",
     "RequestEvent": "conversation.controllers",
     "ResponseEvent": "conversation.controllers",
+    "RetryPolicy": "loop.config",
     "Run": "runs.handle",
     "RunController": "runs.controller",
     "RunExtras": "conversation.extras",
@@ -150,7 +163,9 @@ _HOMES = {
     "Snapshot": "conversation.snapshots",
     "StagedController": "conversation.staging",
     "Text": "messages",
+    "ToolContext": "loop.context",
     "ToolError": "errors",
+    "ToolResult": "loop.tools",
     "Truncated": "events",
     "Unknown": "events",
     "UploadController": "conversation.uploads",
@@ -158,6 +173,7 @@ _HOMES = {
     "UploadResult": "conversation.files",
     "Usage": "messages",
     "UsageError": "errors",
+    "agent_tool": "loop.subagent",
     "current_reply": "conversation.controllers",
     "provider": "providers.resolve",
     "run_sync": "conversation.sync",
