@@ -34,9 +34,13 @@ from pilothouse.errors import (
 from pilothouse.events import Cancelled, Completed, Failed, Unknown
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.journal.sqlite import SQLiteJournal
+from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.tools import tool
-from pilothouse.messages import Image, Message, Text
-from pilothouse.records import Parent
+from pilothouse.messages import Image, Message, Text, user_message
+from pilothouse.records import Owner, Parent, RunSpec
+from pilothouse.responses import ModelRequest
+from pilothouse.runs.controller import RunController
+from pilothouse.testing import FaultyJournal
 from pilothouse.testing.scripted import Cut, Hold, ScriptedProvider, call, failure
 
 
@@ -496,6 +500,41 @@ async def test_retry_never_repeats_the_effect_of_a_call_that_ended(point: str) -
         assert [message.id for message in agent.messages] == [
             entry.message.id for entry in await agent.runs.history(again.id) if entry.complete
         ]
+
+
+async def test_retry_does_not_make_a_call_again_of_which_nobody_knows_whether_it_happened() -> None:
+    """AC-50, RC-60, promise 4: abandoned first, so the call has a result, that it is unknown, and the model reads it."""
+    effects: list[str] = []
+    journal = FaultyJournal(MemoryJournal())
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        effects.append(f"paid {amount}")
+        lost.append(journal.crash(on=("append",)))
+        return "paid"
+
+    def answer(asked: ModelRequest) -> list:
+        return (
+            ["I pay.", call("pay", {"amount": 5})] if asked.messages[-1].role == "user" else ["I look first."]
+        )
+
+    lost: list = []
+    dead = RunController(AgentLoop(ScriptedProvider(answer), tools=[pay]), journal=journal)
+    await dead.start(RunSpec("r", "t", (user_message("Pay the bill", "in"),)), until="accepted")
+    while not lost:
+        await asyncio.sleep(0)
+    await lost[0].reached.wait()  # its process is dead now: the payment was made, its result was not stored
+    await journal.inner.release(Owner((await journal.inner.head("r")).owner), "r")
+
+    provider = ScriptedProvider(answer)
+    async with AgentController(provider, tools=[pay], journal=journal.inner, thread_id="t") as agent:
+        assert agent.state is AgentState.ERROR
+        again = await agent.retry()
+        assert (await again.result()).text == "I look first."
+        assert effects == ["paid 5"]
+        assert "outcome is unknown" in provider.requests[0].messages[-1].text
+        assert [message.role for message in agent.messages] == ["user", "assistant", "tool", "assistant"]
 
 
 async def test_regenerate_refuses_what_is_no_answer() -> None:

@@ -19,6 +19,7 @@ from pilothouse.events import (
     Noted,
     RequestOpened,
 )
+from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig
 from pilothouse.loop.handoff import Handoff
@@ -28,7 +29,7 @@ from pilothouse.messages import Message, Model, Text, Usage
 from pilothouse.records import Origin, RunQuery, RunSpec
 from pilothouse.responses import ModelSettings, StreamEnd
 from pilothouse.runs.controller import RunController
-from pilothouse.testing import Hold, LoopRig, ScriptedProvider
+from pilothouse.testing import FaultyJournal, Hold, LoopRig, ScriptedProvider
 from pilothouse.testing.scripted import Cut, call, failure
 
 
@@ -77,6 +78,7 @@ async def test_how_an_agent_ended_is_told_apart_from_what_it_said(
     assert end_of(run).outcome == outcome
     assert words.lower() in text_of(run).lower()
     assert "secret" not in text_of(run)
+    assert text_of(run).lower().count("check before") <= 1
     assert end_of(run).is_error == ("cut" not in words)
 
 
@@ -158,6 +160,65 @@ async def test_a_stop_of_the_parent_is_a_stop_of_the_run() -> None:
         child = await children.run("p.s").wait()
         assert child.outcome == Cancelled("user", "parent")
     assert provider.open == 0
+
+
+async def test_a_stop_while_the_run_is_being_registered_stops_it_too() -> None:
+    """Promise 3: a run that is on record and that nobody drives would be taken up by a recovery, though it was stopped."""
+    journal = FaultyJournal(MemoryJournal())
+    slow = journal.hang(when="after", on=("create",))
+    provider = ScriptedProvider(["nobody wants ", Hold(), "this"])
+    children = RunController(AgentLoop(provider), "children", journal=journal)
+    made = agent_tool(children, name="scout", description="Looks around.")
+    async with children, RunController(AgentLoop(ScriptedProvider(TASK), tools=[made]), "parents") as parents:
+        run = await parents.start(spec("p"))
+        await slow.reached.wait()
+        await parents.cancel("p", "enough")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        slow.release()
+        assert (await run.wait()).outcome == Cancelled("enough")
+        assert (await children.inspect("p.s")).outcome == Cancelled("user", "parent")
+
+
+async def test_a_shutdown_of_the_parent_leaves_the_run_for_its_recovery() -> None:
+    """RC-52, EF-5: what was begun is not stopped by that its process ends, and is found again by who goes on."""
+    hold, journal = Hold(), MemoryJournal()
+    provider = ScriptedProvider(["a ", hold, "lighthouse"])
+
+    def parent(script: Any) -> RunController:
+        made = agent_tool(children, name="scout", description="Looks around.")
+        return RunController(AgentLoop(ScriptedProvider(script), tools=[made]), "parents", journal=journal)
+
+    async with RunController(AgentLoop(provider), "children", journal=journal) as children:
+        async with parent(TASK) as parents:
+            await parents.start(spec("p"))
+            await hold.reached()
+        assert (await children.inspect("p.s")).status == "running"
+        hold.release()
+        async with parent("done") as parents:
+            run = parents.run("p")
+            await run.recover()
+            assert (await run.wait()).outcome == Completed()
+            ends = [record.fact for record in await run.events() if isinstance(record.fact, CallFinished)]
+            assert [end.content[0].text for end in ends] == ["a lighthouse"]
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("call_id", ["call_" + "x" * 300, "a\nb", "a\u2028b"])
+async def test_any_id_of_a_call_makes_an_id_of_a_run(call_id: str) -> None:
+    """RC-1: a provider's ids are its own; a run's are short and printable, also some agents deep."""
+    made: Any = AgentLoop(ScriptedProvider("a lighthouse"))
+    opened: list[RunController] = []
+    for _ in range(4):
+        opened.append(RunController(made, "agents"))
+        scout = agent_tool(opened[-1], name="scout", description="x")
+        script = [call("scout", {"task": "look around"}, call_id=call_id)]
+        made = AgentLoop(ScriptedProvider(script, lambda asked: asked.messages[-1].text), tools=[scout])
+    run = LoopRig(made)
+    assert await run.run() == Completed()
+    assert text_of(run) == "a lighthouse"
+    for controller in opened:
+        await controller.aclose()
 
 
 async def test_entered_again_it_finds_the_run_that_it_had_begun() -> None:

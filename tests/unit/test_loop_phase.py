@@ -849,6 +849,26 @@ async def test_a_shutdown_keeps_results_and_leaves_the_rest_for_a_recovery() -> 
     assert log.entered == ["b"]
 
 
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("effect", ["read", "idempotent"])
+async def test_a_call_that_a_shutdown_cut_is_made_again_if_it_may_be(effect: str, deaf: bool) -> None:
+    """RC-52, EF-5: whoever goes on has the same of it as after a crash, and no result that says that it was stopped."""
+    log = Log()
+    hold = log.hold("a", deaf=deaf)
+    config = LoopConfig(cancel_grace=0)
+    run = rig(log.tool(effect=effect), script=works("a"), config=config)
+    task = run.begin()
+    await hold.reached()
+    run.port.scope.fire("closing", "shutdown")
+    await task
+    assert (ends(run), run.outcome) == ({}, None)
+    hold.release()
+    log = Log()
+    again = rig(log.tool(effect=effect), script="done", records=run.records)
+    assert await again.resume() == Completed()
+    assert (log.entered, text_of(again, "a")) == (["a"], "did a")
+
+
 # Limits
 
 

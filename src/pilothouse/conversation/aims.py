@@ -48,6 +48,8 @@ class Retry:
             raise NothingToDo("cannot retry: no message wants an answer")
         if view.outcome is None:
             await runs.abandon(head, f"retried as {reply_id}")
+            # A call that was cut has a result now, that it is unknown: the model is told so, and does not make it anew.
+            keep_through = last_exchange(await runs.history(head))
         parent = Parent(head, keep_through)
         return parent, await sender.thread.path_to(parent)
 

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from msgspec.structs import replace
 
-from ..core.calls import NOT_RUN_TEXT, result_message, text_parts
+from ..core.calls import NOT_RUN_TEXT, REPEATABLE, result_message, text_parts
 from ..events import CallFinished, CallHeartbeat, Noted, RequestClosed
 from ..messages import Message, ToolCall
 from .after import After
@@ -247,6 +247,8 @@ class Phase:
         self._running = [running for running in before if not running.ended and not self._over(running, now)]
         for running in ended:
             end = running.result()
+            if self._is_left(running, end):
+                continue
             if running.stage is not None and end.outcome != "succeeded":
                 self._note_stage(running)
                 if running.retry:
@@ -266,12 +268,20 @@ class Phase:
             running.ask("timeout", now + self._work.plan.config.cancel_grace)
             return False
         end = running.abandon()
+        if self._is_left(running, end):
+            return True
         self._note_stage(running)
         if running.retry and running.ready.resource is None:
             self._again(running)
         else:  # what it needs stays in use as long as it runs: there is nothing to try again with
             self._finish(end)
         return True
+
+    def _is_left(self, running: Running, end: CallFinished) -> bool:
+        """Whether a call that a shutdown cut is made again by a recovery, as after a crash, and so has no end yet."""
+        if not self._work.shut_down or running.asked != "shutdown":
+            return False
+        return end.outcome == "cancelled" and running.ready.effect in REPEATABLE
 
     async def _settle(self, running: Running, end: CallFinished) -> None:
         """The end of a call becomes its result: hook, then small enough for the transcript."""

@@ -1,8 +1,8 @@
 """Agents as tools of another agent: a call is a run of its own, with its parent on record.
 
-The run's id is made of the parent's and the call's, so a call that is entered again after a crash finds the run that it
-had begun. A stop of the parent stops it, its words are told as progress of the call, and what it uses counts against the
-parent's limits.
+The run's id is made of the parent's and the call's, so a call that is entered again after a crash or a shutdown finds the
+run that it had begun. A stop of the parent stops it, its words are told as progress of the call, and what it uses counts
+against the parent's limits.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from ..core.calls import UNKNOWN_TEXT
 from ..errors import OutcomeUnknown, RecordRefused, ToolError, ToolStopped
 from ..events import (
     SUBAGENT,
@@ -47,9 +47,12 @@ from .tools import Tool, tool
 
 if TYPE_CHECKING:
     from ..runs.controller import RunController
+    from ..runs.handle import Run
 
 TAIL: Final = 300
 """Characters of its latest words that a sub-agent's progress shows."""
+LEGIBLE: Final = 160
+"""Characters of a run's id that are both its parent's and its call's; with more, part of it is a digest."""
 
 
 def agent_tool(
@@ -109,7 +112,7 @@ def _spec(
     share: float | None,
     options: Mapping[str, JSON] | None,
 ) -> RunSpec:
-    run_id = f"{ctx.run_id}.{ctx.call_id}"
+    run_id = _id_of(ctx.run_id, ctx.call_id)
     slices = dict(limits or {})
     left = ctx.tokens_left()
     if share is not None and left is not None:
@@ -120,6 +123,15 @@ def _spec(
         given["loop.limits"] = slices
     message = Message(f"{run_id}-task", "user", (Text(task),))
     return RunSpec(run_id, run_id, (message,), options=given, origin=Origin(ctx.run_id, ctx.call_id))
+
+
+def _id_of(run_id: str, call_id: str) -> str:
+    """The same for each attempt of a call; a provider's ids may be longer than a run's, and hold what that may not."""
+    plain = f"{run_id}.{call_id}"
+    if len(plain) <= LEGIBLE and plain.isprintable():
+        return plain
+    digest = sha256(plain.encode(errors="backslashreplace")).hexdigest()[:32]
+    return f"{run_id[: LEGIBLE - 33]}.{digest}"
 
 
 class _Voice:
@@ -189,19 +201,28 @@ async def _in_memory(loop: AgentLoop, spec: RunSpec, ctx: ToolContext[Any]) -> t
     return port.records, port.state.outcome or Unknown("eof")
 
 
-async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) -> tuple[list[Record], Outcome]:
+async def _begun(runs: RunController, spec: RunSpec) -> Run:
     run = await runs.start(spec, until="accepted")
     if run.reopened and (await run.inspect()).status == "unknown":
         await run.recover()
+    return run
+
+
+async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) -> tuple[list[Record], Outcome]:
+    beginning = asyncio.ensure_future(_begun(runs, spec))
+    try:
+        run = await asyncio.shield(beginning)
+    except asyncio.CancelledError:  # it may be on record already, and would go on without anybody
+        with suppress(Exception):
+            await _stop(runs, await beginning, ctx)
+        raise
     listening = asyncio.ensure_future(_listen(runs, spec.run_id, _Voice(ctx, spec.run_id)))
     try:
         result = await run.wait()
         # The stream ends with the run: what it said is told before its result.
         await asyncio.wait({listening})
     except asyncio.CancelledError:
-        await asyncio.shield(runs.cancel(spec.run_id, ctx.cancelled.reason or "parent", source="parent"))
-        result = await run.wait()
-        _charge(ctx, result.view.usage)
+        await _stop(runs, run, ctx)
         raise
     finally:
         listening.cancel()
@@ -209,6 +230,15 @@ async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) ->
             await listening
     _charge(ctx, result.view.usage)
     return await run.events(), result.outcome
+
+
+async def _stop(runs: RunController, run: Run, ctx: ToolContext[Any]) -> None:
+    """Stops it with its parent. A parent that is only left leaves it, too: who recovers the one finds the other."""
+    if ctx.cancelled.reason == "shutdown":
+        return
+    await asyncio.shield(runs.cancel(run.id, ctx.cancelled.reason or "parent", source="parent"))
+    result = await run.wait()
+    _charge(ctx, result.view.usage)
 
 
 async def _listen(runs: RunController, run_id: str, voice: _Voice) -> None:
@@ -247,4 +277,4 @@ def _result(name: str, records: list[Record], outcome: Outcome) -> ToolResult:
         case Failed():
             raise ToolError(f"{name} failed: {outcome.kind}")
         case Unknown():
-            raise OutcomeUnknown(f"{name}: {UNKNOWN_TEXT}")
+            raise OutcomeUnknown(f"{name} did not say how it ended.")
