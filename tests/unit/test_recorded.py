@@ -19,7 +19,7 @@ from pilothouse.loop.tools import tool
 from pilothouse.messages import Usage
 from pilothouse.records import Record
 from pilothouse.testing import LoopRig, RecordedRun, RunFacts, ScriptedProvider
-from pilothouse.testing.scripted import call, failure, thought
+from pilothouse.testing.scripted import Cut, call, failure, thought
 
 ENTERED: list[str] = []
 
@@ -130,6 +130,25 @@ async def test_runs_that_were_stopped_or_cut_can_be_played_too() -> None:
     )
     await run.run()
     await RecordedRun(run.start.spec, (), run.records).replay(make)
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        [["half", Cut()]],
+        [["half", failure("overloaded")]],
+        [failure("overloaded"), ["half", failure("overloaded")]],
+        [failure("overloaded")] * 4,
+        [failure("auth")],
+        [[Cut()], "done"],
+    ],
+)
+async def test_a_run_whose_response_broke_off_does_the_same_again(scripts: list[Any]) -> None:
+    """LP-18: what somebody has seen is not asked for again, and what nobody has seen is."""
+    run = LoopRig(AgentLoop(ScriptedProvider(*scripts), tools=TOOLS, config=CONFIG))
+    await run.run()
+    await RecordedRun(run.start.spec, (), run.records).replay(make)
+    await RecordedRun(run.start.spec, (), run.records).replay(make, strict=True)
 
 
 async def test_human_tools_stay_as_they_are() -> None:

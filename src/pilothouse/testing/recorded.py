@@ -56,6 +56,8 @@ VOLATILE: Final[Mapping[type, tuple[str, ...]]] = {
     CallStarted: ("arguments_digest", "key"),
 }
 """Fields that may differ without the loop doing something else; `strict` compares them too."""
+_BEGUN: Final = "…"
+"""For the words of a response that broke off: that there were some decides that it is not asked for again, not which."""
 _SKIPPED: Final = (RunStarted, PartialSaved, CallObserved)
 
 
@@ -132,7 +134,13 @@ class RecordedRun:
             if isinstance(record.fact, ModelAttemptEnded)
         }
         requested = [record.fact for record in self.records if isinstance(record.fact, ModelRequested)]
-        return [_script(messages.get(one.message_id), ends.get((one.turn, one.attempt))) for one in requested]
+        last = {one.turn: one.attempt for one in requested}
+        return [
+            _script(
+                messages.get(one.message_id), ends.get((one.turn, one.attempt)), last[one.turn] == one.attempt
+            )
+            for one in requested
+        ]
 
     def _wrap(self, tool: Tool) -> Tool:
         """The tool with recorded results in the place of its function; one that asks people stays as it is."""
@@ -180,11 +188,11 @@ class _Driver:
             self._port.command(command)
 
 
-def _script(message: Message | None, end: ModelAttemptEnded | None) -> list[Any]:
+def _script(message: Message | None, end: ModelAttemptEnded | None, last: bool) -> list[Any]:
     if end is None or end.end == "interrupted":
-        return [Cut()]
+        return [_BEGUN, Cut()] if end is not None and end.why == "eof" else [Cut()]
     if end.end == "failed" or (end.error is not None and end.end == "discarded"):
-        return [StreamEnd("error", error=end.error)]
+        return [*([_BEGUN] if last else []), StreamEnd("error", error=end.error)]
     items: list[Any] = [] if message is None else _pieces(message)
     if end.usage is not None:
         items.append(UsageUpdate(end.usage))
