@@ -300,7 +300,7 @@ class Runtime(Protocol):
       was said meanwhile.
     * `abandoned`, `orphans` (int): calls and tasks that ignored their stop and still run.
 
-    And where a `RunController` hosts it, for a runtime that serves many threads (`conversation/switchboard.py`):
+    And where a `RunController` hosts it, for a runtime that serves many threads (`conversation/router.py`):
 
     * `await screen(spec, command)`: a steer, follow-up or replacement before it is recorded; returns what takes its place,
       or raises to refuse it.

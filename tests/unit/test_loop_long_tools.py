@@ -208,9 +208,9 @@ async def test_a_hand_over_is_the_result() -> None:
         slow.end.content[0].text
         == "slow work goes on in the background as job job-1. Its output goes to slow.log."
     )
-    assert len(slow.loop._bench.jobs) == 1
+    assert len(slow.loop._tool_host.jobs) == 1
     await slow.loop.aclose()
-    assert slow.loop._bench.jobs == {}
+    assert slow.loop._tool_host.jobs == {}
     await slow.leave()
 
 

@@ -264,7 +264,7 @@ async def test_runs_and_reconnects_leave_nothing_behind() -> None:
             await asyncio.gather(ask(app, *POST, body), ask(app, *POST, body))
         await asyncio.sleep(0)
         assert len(app.registry) == 0
-        assert not app.registry._company
+        assert not app.registry._reader_caches
         assert not app._served.by_name["default"]._conversations
         assert len(asyncio.all_tasks()) <= tasks + 1  # the run controller's one housekeeping task
 

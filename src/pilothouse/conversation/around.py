@@ -61,7 +61,7 @@ class Around:
         self._sender = sender
         self._order = order
         self.resumed = resumed
-        self.base = setup.line.base
+        self.base = setup.route.base
         self.given = request_digest(order.parts, order.extras, order.aim)
         self.restaged: Sequence[Staged] = ()
         self.shared: Mapping[str, JSON] | None = None

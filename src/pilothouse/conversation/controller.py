@@ -30,11 +30,11 @@ from .order import Order
 from .parts import check_parts
 from .plugged import Plugged
 from .reply import Reply
+from .router import Route
 from .sending import Sender
 from .setup import Setup
 from .shown import Shown
 from .stage import Stage
-from .switchboard import Line
 from .view import ConversationView, partial_view, without_bytes
 from .watch import Watched
 
@@ -105,7 +105,7 @@ class AgentController(Shown, Plugged):
         sanitized = merged(DEFAULTS, options)
         base = self._runtime_of(provider, clock)
         setup = self._setup = Setup(
-            sanitized, Line(base), journal=journal, clock=clock, new_id=new_id or random_id
+            sanitized, Route(base), journal=journal, clock=clock, new_id=new_id or random_id
         )
         setup.interceptor = interceptor
         if controllers:
@@ -126,12 +126,12 @@ class AgentController(Shown, Plugged):
         assert composition is not None
         try:
             offer = composition.offer(own_names(base))
-            setup.line.runtime = with_offer(base, offer, composition)
+            setup.route.runtime = with_offer(base, offer, composition)
         except BaseException:
             if composition.registered is None:
                 composition.release()
             raise
-        setup.line.base, composition.registered = base, offer
+        setup.route.base, composition.registered = base, offer
 
     def _runtime_of(self, provider: object, clock: Clock) -> Runtime:
         """What drives sends over this provider.
@@ -200,7 +200,7 @@ class AgentController(Shown, Plugged):
     @property
     def runtime(self) -> Runtime:
         """What drives sends that begin now."""
-        return self._setup.line.runtime
+        return self._setup.route.runtime
 
     def view(self) -> ConversationView:
         """Everything that an interface draws, at one moment."""
@@ -383,7 +383,7 @@ class AgentController(Shown, Plugged):
             logger.warning("set_provider while %s: aborting", self.state.value)
             self._abort("set_provider")
         if self._setup.composition is None:
-            self._setup.line.runtime = self._setup.line.base = runtime
+            self._setup.route.runtime = self._setup.route.base = runtime
         self._provider = provider
 
     def update_options(self, **changes: Unpack[AgentOptions]) -> None:
@@ -435,7 +435,7 @@ class AgentController(Shown, Plugged):
             **options,
         )
         if composition is None:
-            twin._setup.line.runtime = twin._setup.line.base = setup.line.runtime
+            twin._setup.route.runtime = twin._setup.route.base = setup.route.runtime
         twin._setup.share(runs)
         twin._setup.connect(twin.thread_id)
         return twin

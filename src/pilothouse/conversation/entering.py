@@ -80,7 +80,7 @@ def offer(sender: Sender, around: Around, order: Order) -> Offer:
         ConfigError: they cannot be offered together.
     """
     setup = sender.setup
-    composition, line = setup.composition, setup.line
+    composition, route = setup.composition, setup.route
     assert composition is not None
     others = own_names(around.base)
     others.update({spec.name: "the client" for spec in order.extras.client_tools})
@@ -90,9 +90,9 @@ def offer(sender: Sender, around: Around, order: Order) -> Offer:
             around.base,
             found,
             composition,
-            digest=str(getattr(line.runtime, "config_digest", "")),
+            digest=str(getattr(route.runtime, "config_digest", "")),
         )
-        line.offer(around.reply.id, runtime)
+        route.offer(around.reply.id, runtime)
     if found.digest != composition.told:
         if composition.told is not None:
             logger.info(

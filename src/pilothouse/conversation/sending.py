@@ -80,7 +80,7 @@ class Sender:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.carried: Mapping[str, JSON] | None = None  # shared state of a snapshot, for the first run
         self.said: dict[str, tuple[Message, Message]] | None = None  # steering that the interceptor replaced
-        setup.line.sender = ref(self)
+        setup.route.sender = ref(self)
         self._queue: list[tuple[Reply, asyncio.Future[None]]] = []
         # Made at first use: together 0.7 kB, and most conversations in memory are at rest.
         self._replies: WeakValueDictionary[str, Reply] | None = None
@@ -281,8 +281,8 @@ class Sender:
         reply.thread_id = self.thread.id
         reply.phase = ReplyPhase.PREPARING
         reply.options = self.options
-        reply.call = self.setup.line.freeze(reply.id, reply.signal)
-        reply.foreign = isinstance(self.setup.line.runtime, Watched)
+        reply.call = self.setup.route.freeze(reply.id, reply.signal)
+        reply.foreign = isinstance(self.setup.route.runtime, Watched)
         if order.parts is not None:
             message_id = order.extras.message_id or self.setup.new_id()
             reply.user_message = Message(message_id, "user", order.parts)
@@ -341,7 +341,7 @@ class Sender:
         before, self._previous = self._previous, reply
         reply.registering = True
         was_fresh, self.thread.fresh = self.thread.fresh, False
-        release = self.setup.line.hold(reply.id) if self.thread.leftover else None
+        release = self.setup.route.hold(reply.id) if self.thread.leftover else None
         shared: Mapping[str, JSON] | None = None
         try:
             if reply.around is None and not was_fresh and await self.repeats(reply, order):
@@ -445,11 +445,11 @@ class Sender:
         """Its id is free again."""
         if self._replies is not None and self._replies.get(reply.id) is reply:
             del self._replies[reply.id]
-        self.setup.line.forget(reply.id)
+        self.setup.route.forget(reply.id)
 
     async def reopen(self, reply: Reply) -> None:
         """The id is known to the journal: a reply over the earlier run, nothing is sent (AC-41)."""
-        self.setup.line.forget(reply.id)
+        self.setup.route.forget(reply.id)
         if reply.alive():
             self.stage.reopened(reply)
         self._next()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..contracts import Clock, GatePoint, Journal
 from ..runs.controller import RunController
+from .router import Route, RuntimeRouter
 from .shared_state import SharedState
-from .switchboard import Line, Switchboard
 
 if TYPE_CHECKING:
     from .composition import Composition
@@ -34,23 +34,23 @@ class Setup:
         "given",
         "interceptor",
         "journal",
-        "line",
         "new_id",
         "options",
+        "route",
         "shared",
     )
 
     def __init__(
         self,
         options: Mapping[str, Any],
-        line: Line,
+        route: Route,
         *,
         journal: Journal | None,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
         self.options = options
-        self.line = line
+        self.route = route
         self.journal = journal
         self.clock = clock
         self.new_id = new_id
@@ -82,8 +82,8 @@ class Setup:
     def runs(self) -> RunController:
         """The run controller underneath, made at first use."""
         if self._runs is None:
-            line = self.line
-            board = Switchboard(lambda: line.runtime)
+            route = self.route
+            board = RuntimeRouter(lambda: route.runtime)
             self._runs = RunController(board, journal=self.journal, clock=self.clock, new_id=self.new_id)
         return self._runs
 
@@ -95,8 +95,8 @@ class Setup:
         """Tells the run controller which runtime serves this thread."""
         self.connected = thread_id
         board = self.runs.runtime
-        if isinstance(board, Switchboard):
-            board.connect(thread_id, self.line)
+        if isinstance(board, RuntimeRouter):
+            board.connect(thread_id, self.route)
 
     def gate(self, run_id: str, shut: Sequence[GatePoint]) -> None:
         """Shuts gates of a run, or opens all with none named."""

@@ -131,7 +131,7 @@ class Thread:
             base,
             run_options(reply.options, extras),
             None if extras.deadline is None else self.setup.clock.time_ms() + int(extras.deadline * 1000),
-            config_digest=str(getattr(self.setup.line.runtime, "config_digest", "")),
+            config_digest=str(getattr(self.setup.route.runtime, "config_digest", "")),
             extensions={**extras.extensions, **(order.extensions or {})},
         )
         elsewhere = root or extras.parent is not None

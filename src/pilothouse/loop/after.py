@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from ..core.calls import text_parts
 from ..events import CallFinished, CallObserved
 from ..messages import Part, Structured
-from .book import Stopped
 from .checking import Checker
 from .hooks import CallDone, HookFailed, Override
 from .past import Seen
+from .recorder import Stopped
 from .results import BadResult, content_of
 from .running import Running
 from .tools import ToolResult
@@ -40,7 +40,7 @@ class After:
         seen = CallObserved(end.call_id, end.attempt, status, end.content, end.is_error)  # type: ignore[arg-type]
         duration = self._work.clock.monotonic() - running.began
         try:
-            await self._work.book.write(seen)
+            await self._work.recorder.write(seen)
             return await self._asked(Seen(running.ready, end), duration)
         except Stopped:
             return _withheld(end)

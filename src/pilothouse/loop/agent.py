@@ -20,10 +20,10 @@ from ..errors import ConfigError, OutcomeError, StartRefused, UsageError
 from ..events import CallStarted, Completed, ModelRequested, Outcome, OutputAdded, Truncated, Unknown
 from ..messages import JSON, Message, Model, Price, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
-from .bench import Bench
 from .config import LoopConfig
 from .handoff import Handoff, Handoffs
 from .plan import Plan, Providers
+from .tool_host import ToolHost
 from .tools import Tool, ToolLike, ToolSet, tool_source
 from .trail import Trails
 from .turn import Step, Turns
@@ -125,7 +125,7 @@ class AgentLoop:
         self._handoffs = Handoffs(handoffs)
         doors = self._handoffs.doors()
         self._tools = tool_source(tools if not doors else _with_doors(tools, doors))
-        self._bench = Bench(deps)
+        self._tool_host = ToolHost(deps)
         self._trails = Trails()
         self._plan: Plan | None = None  # of a run without options
         self._instructions = ""
@@ -166,7 +166,7 @@ class AgentLoop:
 
     async def aclose(self) -> None:
         """Ends what the loop itself has started; a given provider stays open. Idempotent."""
-        await self._bench.close()
+        await self._tool_host.close()
 
     @property
     def clock(self) -> Clock:
@@ -181,7 +181,7 @@ class AgentLoop:
     @property
     def abandoned(self) -> int:
         """Calls that did not end when they were asked to and still run."""
-        return len(self._bench.abandoned)
+        return len(self._tool_host.abandoned)
 
     def describe(self) -> Descriptor:
         """The contract; the same for the life of the loop."""
@@ -204,7 +204,7 @@ class AgentLoop:
             StartRefused: the run's options cannot work; nothing was recorded.
         """
         work = self._work(start, port)
-        await Turns(work, self._bench, self._handoffs).drive(Step.OPEN)
+        await Turns(work, self._tool_host, self._handoffs).drive(Step.OPEN)
         self._trails.keep(work.thread_id, work.trail)
 
     async def run_alone(self, start: Start, port: RunPort, /) -> None:
@@ -222,11 +222,11 @@ class AgentLoop:
         from .resume import Log
 
         step, answer = await Log(work, self._handoffs).read()
-        await Turns(work, self._bench, self._handoffs).drive(step, answer)
+        await Turns(work, self._tool_host, self._handoffs).drive(step, answer)
         self._trails.keep(work.thread_id, work.trail)
 
     def _work(self, start: Start, port: RunPort) -> Work:
-        self._bench.attach()
+        self._tool_host.attach()
         plan, spec = self._plan, start.spec
         if plan is None or spec.options or spec.output_schema is not None:
             try:

@@ -24,8 +24,8 @@ from ..events import (
 )
 from ..messages import Message, Model, StopReason, Text, ToolCall, Usage
 from ..responses import ErrorInfo, ProviderEvent, ResponseStarted, StreamEnd, TextDelta
-from .book import Stopped
 from .reading import Gate, Silence
+from .recorder import Stopped
 from .requesting import Prepared, Requests
 from .retry import hint_of, may_retry
 from .stream import Response, supervise
@@ -79,14 +79,14 @@ class Asking:
         work = self._work
         while True:
             if work.port.paused:
-                await work.book.write()  # what is finished is shown while nothing goes on (AC-55)
+                await work.recorder.write()  # what is finished is shown while nothing goes on (AC-55)
                 with work.time.idle():
                     await work.port.gate("request")
             work.check_stop()
             prepared = await self._requests.prepare()
             if not isinstance(prepared, Prepared):
                 return Answer(StreamEnd("cancelled"), outcome=prepared)
-            await work.book.write(*prepared.facts)
+            await work.recorder.write(*prepared.facts)
             assembly = Assembly(prepared.message_id, tag=prepared.provider.tag, taken=work.call_ids)
             silence = self._silence()
             async with self._response(prepared, silence) as response:
@@ -111,17 +111,17 @@ class Asking:
         work.spending.settle(work.model, usage, prepared.estimate, said)
         if end.reason == "cancelled" or work.scope.cancelled:  # LP-42: a stop wins over what became ready
             word = "interrupted" if work.shut_down else "cancelled"
-            work.book.note(self._ended(assembly, word, why=work.scope.reason))
+            work.recorder.note(self._ended(assembly, word, why=work.scope.reason))
             raise Stopped
         if end.reason not in ANSWERS:
             return await self._failed(assembly, end, prepared)
         if self._ask_again(end, message):
-            work.book.note(self._ended(assembly, "discarded", why="empty"))
+            work.recorder.note(self._ended(assembly, "discarded", why="empty"))
             return None
         work.meter.accept(message, work.model, usage)
         work.relieved = False
         work.notes.clear()  # told: the payload that was answered had them
-        work.book.note(self._ended(assembly, "answered"), MessageAdded(message, work.turn))
+        work.recorder.note(self._ended(assembly, "answered"), MessageAdded(message, work.turn))
         return Answer(end, message)
 
     # One attempt
@@ -194,16 +194,16 @@ class Asking:
         self._failures += 1
         policy = work.plan.config.retry
         if assembly.visible or not may_retry(end, self._failures, policy.attempts):
-            work.book.note(self._ended(assembly, word, why=why, retry_after_ms=_wish(end)))
+            work.recorder.note(self._ended(assembly, word, why=why, retry_after_ms=_wish(end)))
             return Answer(end, retry_after_ms=_wish(end))
         hint = hint_of(end.error)
         delay = policy.delay(self._failures) if hint is None else hint
         delay_ms = round(delay * 1000)
-        work.book.note(self._ended(assembly, word, why=why, retry_after_ms=delay_ms))
+        work.recorder.note(self._ended(assembly, word, why=why, retry_after_ms=delay_ms))
         too_long = hint is not None and hint > policy.max_delay
         if too_long or not self._fits(delay):
             return Answer(end, retry_after_ms=delay_ms)
-        await work.book.write()
+        await work.recorder.write()
         await sleep(delay, clock=work.clock, scope=work.scope)
         return None
 
@@ -219,7 +219,7 @@ class Asking:
             self._healed = True
             self._requests.heal()
             discarded = self._ended(assembly, "discarded", why="pairing")
-            self._work.book.note(discarded, Noted("loop/pairing", {"healed": True}))
+            self._work.recorder.note(discarded, Noted("loop/pairing", {"healed": True}))
             return True
         return False
 

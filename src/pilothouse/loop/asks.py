@@ -17,15 +17,15 @@ from ..core.calls import CallState, operation_digest, text_parts
 from ..errors import RecordRefused, ToolError, ToolStopped
 from ..events import CallFinished, RequestClosed, RequestOpened
 from ..messages import JSON, ToolCall
+from .answer_router import AnswerRouter, Waiting
 from .approval import as_data
-from .bench import Bench
-from .book import Entry
 from .checking import Checker, Ready, Refusal
-from .desk import Desk, Waiting
 from .item import Item, resolved
+from .recorder import Entry
 from .results import BadResult, content_of
 from .schema import InvalidArguments, reader_of
 from .spill import Spill
+from .tool_host import ToolHost
 from .tools import ToolResult
 from .work import Work
 
@@ -48,18 +48,18 @@ class Asks:
     def __init__(
         self,
         work: Work,
-        desk: Desk,
+        answers: AnswerRouter,
         checker: Checker,
-        bench: Bench,
+        tool_host: ToolHost,
         spill: Spill,
         finish: Finish,
         wake: Callable[[], object],
     ) -> None:
         self._wake = wake
         self._work = work
-        self._desk = desk
+        self._answers = answers
         self._checker = checker
-        self._bench = bench
+        self._tool_host = tool_host
         self._spill = spill
         self._finish = finish
         self._to_open: list[tuple[Item, Request]] = []
@@ -92,7 +92,7 @@ class Asks:
         """Waits for nobody any more; gives the calls with their requests."""
         dropped = [(item, request_id) for request_id, item in self._open.items()]
         for request_id in self._open:
-            self._desk.forget(request_id)
+            self._answers.forget(request_id)
         self._open.clear()
         self._approvals.clear()
         return dropped
@@ -102,7 +102,7 @@ class Asks:
     def consider(self, item: Item) -> Item | None:
         """The call if it may start by itself; None if somebody is asked first, or if it never runs."""
         ready = item.frozen
-        decision = self._checker.decide(ready, self._bench.rules(self._work.thread_id))
+        decision = self._checker.decide(ready, self._tool_host.rules(self._work.thread_id))
         if decision.way == "deny":
             self._refuse(item.call, "denied", decision.reason)
             return None
@@ -166,17 +166,17 @@ class Asks:
         facts: list[Entry] = []
         for item, request in to_open:
             facts += [*item.resolution(), RequestOpened(request)]
-        await self._work.book.write(*facts)
+        await self._work.recorder.write(*facts)
 
     def _expect(self, item: Item, request: Request) -> None:
         self._open[request.id] = item
         if request.kind == "approval":
             self._approvals.add(request.id)
         answered = self._approval_answered if request.kind == "approval" else self._external_answered
-        self._desk.expect(Waiting(request, answered, self._expired))
+        self._answers.expect(Waiting(request, answered, self._expired))
 
     def _close(self, request_id: str) -> Item:
-        self._desk.forget(request_id)
+        self._answers.forget(request_id)
         self._approvals.discard(request_id)
         return self._open.pop(request_id)
 
@@ -204,7 +204,7 @@ class Asks:
                     logger.exception("what is to be remembered of tool %s could not be told", ready.tool.name)
                     await pending.reject("answer_mismatch", "It cannot be remembered: allow it once.")
                     return
-                self._bench.remember(self._work.thread_id, rule)
+                self._tool_host.remember(self._work.thread_id, rule)
             item.ready = ready
             item.approved_by = request_id
             item.answer = resolved(request_id, resolution, command.id)
@@ -216,7 +216,7 @@ class Asks:
         elif isinstance(resolution, Deny):
             self._close(request_id)
             self._denied(item.call, resolution, resolved(request_id, resolution, command.id))
-            await self._work.book.write()
+            await self._work.recorder.write()
         else:
             await pending.reject("answer_mismatch")
 
@@ -240,7 +240,7 @@ class Asks:
         else:
             await pending.reject("answer_mismatch")
             return
-        await self._work.book.write()
+        await self._work.recorder.write()
 
     async def _external_end(self, call: ToolCall, result: ExternalResult, *, terminate: bool) -> CallFinished:
         try:
@@ -263,7 +263,7 @@ class Asks:
         """Records answers whose calls cannot start yet, so that they are neither lost nor asked for again."""
         answers = [fact for item in waiting for fact in item.resolution()]
         if answers:
-            await self._work.book.write(*answers)
+            await self._work.recorder.write(*answers)
 
     # A person's words
 
@@ -294,14 +294,14 @@ class Asks:
                 return
             except ToolError as denial:
                 said = denial
-            self._desk.forget(request_id)
-            await self._work.book.write(resolved(request_id, resolution, pending.command.id))
+            self._answers.forget(request_id)
+            await self._work.recorder.write(resolved(request_id, resolution, pending.command.id))
             self._work.answers[request_id] = resolution
             if not future.done():
                 future.set_result(said)
 
-        self._desk.expect(Waiting(request, answered, lambda _: None))
-        if self._desk.ready:
+        self._answers.expect(Waiting(request, answered, lambda _: None))
+        if self._answers.ready:
             self._wake()
         try:
             if request_id not in self._work.port.state.requests:
@@ -310,7 +310,7 @@ class Asks:
         except RecordRefused as refusal:
             raise ToolStopped(f"the run is being stopped ({refusal.code})") from None
         finally:
-            self._desk.forget(request_id)
+            self._answers.forget(request_id)
         if isinstance(said, ToolError):
             raise said
         return said

@@ -56,7 +56,7 @@ class Between:
         config = self._work.plan.config
         if answer.message is None:
             return None
-        await self._work.book.write()  # the turn is durable before somebody else's code sees it
+        await self._work.recorder.write()  # the turn is durable before somebody else's code sees it
         info = self._info(answer.message)
         if config.prepare_next_turn is not None:
             try:
@@ -112,7 +112,7 @@ class Between:
         if change.settings is not None:
             work.settings = change.settings
         if change.model is not None or change.system_prompt is not None or change.settings is not None:
-            work.book.note(Noted(NEXT_NOTE, _written(change)))
+            work.recorder.note(Noted(NEXT_NOTE, _written(change)))
         if change.messages is not None:
             if not all_messages(work, change.messages):
                 raise HookFailed("prepare_next_turn returned something that is no message")

@@ -14,9 +14,9 @@ from ..errors import ToolError
 from ..events import Effect
 from ..messages import JSON, Message, ToolCall
 from .approval import Decision, Rule, is_plain
-from .book import Stopped
 from .coercion import SHOWN, own
 from .hooks import Block, CallCheck, HookFailed, Rewrite
+from .recorder import Stopped
 from .schema import InvalidArguments
 from .tools import Tool, ToolSet
 from .work import Payload, Work

@@ -33,5 +33,5 @@ def replace_context(work: Work, messages: Sequence[Message], method: str) -> Non
             break
         first, position = first - 1, order[before.id]
     kept = tuple([message.id for message in messages[first:]])
-    work.book.note(HistoryCompacted(kept, tuple(messages[:first]), method))
+    work.recorder.note(HistoryCompacted(kept, tuple(messages[:first]), method))
     work.replace_context(messages)

@@ -64,7 +64,7 @@ class Guards:
             return
         self._work.notes.append(trip.text)
         if not self._replay:
-            self._work.book.note(Noted("loop/guard", trip.data))
+            self._work.recorder.note(Noted("loop/guard", trip.data))
 
 
 def _key(call: ToolCall) -> Key:

@@ -96,7 +96,7 @@ class Handoffs:
         if agent.settings is not None:
             work.settings = agent.settings
         if note:
-            work.book.note(Noted(NOTE, {"to": name}))
+            work.recorder.note(Noted(NOTE, {"to": name}))
 
 
 def _door(agent: Handoff) -> Tool:

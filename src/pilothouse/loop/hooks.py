@@ -18,8 +18,8 @@ from ..contracts import CancelScope, Clock
 from ..events import Effect
 from ..messages import JSON, Message, Model, Part, ToolSpec, Usage
 from ..responses import ModelSettings
-from .book import Stopped
 from .interrupt import Interrupted, Interruptible
+from .recorder import Stopped
 from .scope import WorkScope
 
 logger: Final = logging.getLogger("pilothouse.loop")

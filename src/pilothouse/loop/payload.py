@@ -59,7 +59,7 @@ class Payloads:
         info = TransformInfo(work.run_id, work.thread_id, work.turn, work.attempt + 1, work.model, work.scope)
         hook = work.plan.config.transform_context
         assert hook is not None
-        await work.book.write()  # somebody else's code may take its time: what is known is durable before
+        await work.recorder.write()  # somebody else's code may take its time: what is known is durable before
         changed = await work.hooks.call("transform_context", hook, list(work.context), info, returns=(list,))
         if changed is None:
             return list(work.context)
@@ -78,5 +78,5 @@ class Payloads:
         if note is None or work.pairing_noted:
             return messages
         work.pairing_noted = True
-        work.book.note(Noted("loop/pairing", {"dropped": list(repair.dropped)}))
+        work.recorder.note(Noted("loop/pairing", {"dropped": list(repair.dropped)}))
         return with_note(messages, note)

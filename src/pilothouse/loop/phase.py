@@ -19,20 +19,20 @@ from msgspec.structs import replace
 from ..core.calls import NOT_RUN_TEXT, REPEATABLE, result_message, text_parts
 from ..events import CallFinished, CallHeartbeat, Noted, RequestClosed
 from ..messages import Message, ToolCall
+from .admission import Admission
 from .after import After
+from .answer_router import AnswerRouter
 from .asks import Asks
-from .bench import Bench
-from .book import Entry, Stopped
 from .checking import Checker, Ready, Refusal
-from .desk import Desk
-from .entrance import Entrance
 from .guards import REJECTIONS, Guards
 from .item import Item
 from .past import past_of
+from .recorder import Entry, Stopped
 from .running import Running
 from .spill import Spill
 from .stuck import StuckWatch
 from .timers import Alarm
+from .tool_host import ToolHost
 from .waiting import Wakeup
 from .work import Work
 from .yielding import YieldWatch
@@ -47,27 +47,27 @@ class Phase:
 
     Args:
         work: the run.
-        bench: what tools share.
+        tool_host: what tools share.
     """
 
-    def __init__(self, work: Work, bench: Bench) -> None:
+    def __init__(self, work: Work, tool_host: ToolHost) -> None:
         self._work = work
         self._calls: Sequence[ToolCall] = ()
-        self._bench = bench
+        self._tool_host = tool_host
         self._guards = Guards(work)
         self._checker = Checker(work)
-        self._desk = Desk(work)
+        self._answers = AnswerRouter(work)
         self._wakeup = Wakeup()
         self._spill = Spill(work)
         self._asks = Asks(
-            work, self._desk, self._checker, bench, self._spill, self._finish, self._wakeup.ring
+            work, self._answers, self._checker, tool_host, self._spill, self._finish, self._wakeup.ring
         )
         self._after = After(work, self._checker)
         self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
         self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
-        self._entrance = Entrance(work, bench, self._asks, self._wakeup, self._refuse)
+        self._admission = Admission(work, tool_host, self._asks, self._wakeup, self._refuse)
         # For all batches: what rings between two of them only lets the next one look around once more.
         self._take_backs = (
             work.scope.on_cancel(self._wakeup.ring),
@@ -131,7 +131,7 @@ class Phase:
 
     async def _check_all(self) -> None:
         """Preflight, call by call in source order."""
-        self._entrance.begin(self._calls)
+        self._admission.begin(self._calls)
         as_ready = self._work.plan.config.batch_policy == "as_ready"
         for index, call in enumerate(self._calls):
             if call.call_id in self._work.finished:
@@ -150,7 +150,7 @@ class Phase:
             return
         past = None if known is None else await past_of(call, known, self._work.tools)
         if past is not None:
-            self._work.book.note(*past.facts)
+            self._work.recorder.note(*past.facts)
             if past.ready is not None:
                 self._queue(Item(index, call, past.ready, past.attempt))
             elif past.end is not None:
@@ -180,7 +180,7 @@ class Phase:
         self._finish(CallFinished(call.call_id, "refused", text, True, refusal.reason, error))
 
     def _finish(self, end: CallFinished, *before: Entry) -> None:
-        self._work.book.note(*before, end)
+        self._work.recorder.note(*before, end)
         self._work.finished[end.call_id] = end
 
     def _put_aside(self) -> None:
@@ -197,35 +197,35 @@ class Phase:
     async def _start(self) -> None:
         """Starts everything that nothing holds up: intents first, durable, then the functions."""
         work = self._work
-        chosen, self._ready = self._entrance.choose(self._ready, self._running)
+        chosen, self._ready = self._admission.choose(self._ready, self._running)
         if not chosen:
             await self._asks.settle(self._ready)
             return
         try:
             if work.port.paused:
-                await work.book.write()  # what is finished is shown while nothing goes on (AC-55)
+                await work.recorder.write()  # what is finished is shown while nothing goes on (AC-55)
                 with work.time.idle():
                     await work.port.gate("call")
             work.check_stop()
             facts: list[Entry] = []
             for item in chosen:
-                facts += [*item.resolution(), self._entrance.intent(item)]
-            await work.book.write(*facts)
+                facts += [*item.resolution(), self._admission.intent(item)]
+            await work.recorder.write(*facts)
         except Stopped:
-            self._entrance.give_back(chosen)
+            self._admission.give_back(chosen)
             self._ready = [*chosen, *self._ready]
             return
         except BaseException:
-            self._entrance.give_back(chosen)
+            self._admission.give_back(chosen)
             self._ready = [*chosen, *self._ready]
             raise
         if work.scope.cancelled:  # stopped while the intents were written: none is entered, so none has run
             for item in chosen:
-                self._bench.resources.give_back(item.frozen.resource)
+                self._tool_host.resources.give_back(item.frozen.resource)
                 self._finish(_not_run(item.call, work.scope.reason, item.attempt))
             return
         for item in chosen:
-            self._running.append(self._entrance.enter(item, yielding=self._watch.fired))
+            self._running.append(self._admission.enter(item, yielding=self._watch.fired))
         if self._ready:
             await self._asks.settle(self._ready)
 
@@ -233,7 +233,7 @@ class Phase:
 
     def _next_due(self) -> float | None:
         times = [running.due for running in self._running if running.due is not None]
-        if self._desk and (due := self._desk.due()) is not None:
+        if self._answers and (due := self._answers.due()) is not None:
             times.append(due)
         return min(times, default=None)
 
@@ -255,7 +255,7 @@ class Phase:
                     self._again(running)
                     continue
             await self._settle(running, end)
-        if self._work.book.pending and (self._running or self._asks.open):
+        if self._work.recorder.pending and (self._running or self._asks.open):
             await self._save()  # else the last results go with the end of the turn
 
     def _over(self, running: Running, now: float) -> bool:
@@ -301,10 +301,10 @@ class Phase:
                 continue
             stage = {"call": call_id, "stage": action, "elapsed_ms": elapsed_ms}
             if config.mode == "advisory":
-                self._work.book.note(Noted("loop/stuck", {**stage, "advisory": True}))
+                self._work.recorder.note(Noted("loop/stuck", {**stage, "advisory": True}))
             elif action == "yield":
                 running.ask_to_yield("stuck")
-                self._work.book.note(Noted("loop/stuck", stage))
+                self._work.recorder.note(Noted("loop/stuck", stage))
             else:
                 running.retry = action == "retry"
                 running.stage = stage
@@ -313,7 +313,7 @@ class Phase:
 
     def _note_stage(self, running: Running) -> None:
         if running.stage is not None:
-            self._work.book.note(Noted("loop/stuck", running.stage))
+            self._work.recorder.note(Noted("loop/stuck", running.stage))
 
     def _again(self, running: Running) -> None:
         """The same call once more, with the same key and the same arguments, whatever became of the first one's."""
@@ -326,11 +326,11 @@ class Phase:
         return next(at for at, call in enumerate(self._calls) if call.call_id == running.ready.call.call_id)
 
     async def _take_answers(self) -> None:
-        if not self._desk and self._work.port.commands.peek("answer") is None:
+        if not self._answers and self._work.port.commands.peek("answer") is None:
             return
         try:
-            await self._desk.serve()
-            self._desk.expire()
+            await self._answers.serve()
+            self._answers.expire()
         except Stopped:
             return  # the next look sees the stop
         for item in self._asks.allowed():
@@ -338,7 +338,7 @@ class Phase:
 
     async def _save(self) -> None:
         try:
-            await self._work.book.write()
+            await self._work.recorder.write()
         except Stopped:
             return  # results are kept, and the next look sees the stop
 
@@ -351,7 +351,7 @@ class Phase:
         for take_back in self._take_backs:
             take_back()
         self._alarm.stop()  # left armed between batches: most never need it, and one timer serves them all
-        del self._asks, self._watch, self._alarm, self._entrance, self._take_backs
+        del self._asks, self._watch, self._alarm, self._admission, self._take_backs
 
     def _yield(self) -> None:
         """Steering has arrived: whoever runs is asked to hand over, and the policy may want more (LP-25, LP-26)."""

@@ -98,9 +98,11 @@ class Queues:
         """Notes a batch with the turn that it belongs to, and puts it into the context."""
         work = self._work
         # A resume counts batches by this note: a source's message has no command that tells what it was.
-        work.book.note(Noted("loop/poll", {"kind": kind, "messages": [item.message.id for item in items]}))
+        work.recorder.note(
+            Noted("loop/poll", {"kind": kind, "messages": [item.message.id for item in items]})
+        )
         for message, command_id in items:
-            work.book.note(Draft(MessageAdded(message, work.turn), causation=command_id))
+            work.recorder.note(Draft(MessageAdded(message, work.turn), causation=command_id))
             work.add(message)
 
     async def _from_source(self, kind: Kind) -> list[Item]:
@@ -115,13 +117,13 @@ class Queues:
                     await work.hooks.call(f"get_{kind}_messages", source, info, returns=(list, tuple)) or ()
                 )
             except HookFailed as failure:  # counts as empty; never a reason to lose a call (§2.4)
-                work.book.note(Noted("loop/hook", {"hook": kind, "failure": str(failure)}))
+                work.recorder.note(Noted("loop/hook", {"hook": kind, "failure": str(failure)}))
         known = {message.id for message in self._work.context} | self._work.left_out if given else set()
         items = [Item(message) for message in left]
         for number, one in enumerate(given):
             message = self._message(one, f"{self._work.run_id}-{kind}-{self._work.turn}-{number}")
             if message is None:
-                self._work.book.note(Noted("loop/hook", {"hook": kind, "skipped": type(one).__name__}))
+                self._work.recorder.note(Noted("loop/hook", {"hook": kind, "skipped": type(one).__name__}))
             elif message.id not in known:  # a source may offer again after a crash
                 known.add(message.id)
                 items.append(Item(message))

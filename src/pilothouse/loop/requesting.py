@@ -17,11 +17,11 @@ from ..errors import ConfigError
 from ..events import Failed, Incomplete, ModelRequested, Noted, Outcome
 from ..messages import JSON, Message, Usage
 from ..responses import ModelRequest, ModelSettings
-from .book import Entry
 from .compacting import all_messages, replace_context
 from .dump import dump_of
 from .hooks import HookFailed, OverWindow, Relief
 from .payload import Payloads
+from .recorder import Entry
 from .trail import chain_of
 from .work import Work, figures
 
@@ -121,7 +121,7 @@ class Requests:
             return False
         work.relieved = work.relieved or not force
         window = self._window()
-        await work.book.write()
+        await work.recorder.write()
         over = OverWindow(
             list(work.context), estimate, window, cause, work.model, work.tools.specs, work.scope
         )
@@ -134,7 +134,7 @@ class Requests:
         if relief is None or not all_messages(work, relief.messages):
             self._note_guard("relief_failed", cause, estimate, window, failure="no smaller list")
             return False
-        work.book.note(*before)
+        work.recorder.note(*before)
         replace_context(work, relief.messages, relief.method)
         usage = self._spend(relief)
         used = None if usage is None else figures(usage)
@@ -160,7 +160,9 @@ class Requests:
 
     def _note_guard(self, action: str, cause: str, estimate: int, window: int, **more: JSON) -> None:
         figures: dict[str, JSON] = {"guard": "window", "action": action, "cause": cause}
-        self._work.book.note(Noted("loop/guard", {**figures, "estimate": estimate, "window": window, **more}))
+        self._work.recorder.note(
+            Noted("loop/guard", {**figures, "estimate": estimate, "window": window, **more})
+        )
 
     # What is recorded
 

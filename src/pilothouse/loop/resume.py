@@ -84,7 +84,7 @@ class Log:
 
     def _close_attempt(self, requested: ModelRequested) -> None:
         end = ModelAttemptEnded(requested.turn, requested.attempt, "interrupted", "recovered")
-        self._work.book.note(end)
+        self._work.recorder.note(end)
         self._usage = None
         self._settle(0)
 

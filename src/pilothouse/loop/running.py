@@ -12,13 +12,13 @@ from typing import Any, Final, final
 from ..core.calls import text_parts
 from ..events import CallFinished
 from ..messages import JSON
-from .bench import Bench
 from .checking import Ready
 from .context import ToolContext, current
 from .ends import How, Verdict, hidden_text, how_of, judge_end, shown_text
 from .results import BadResult, Content, content_of
 from .stuck import StuckWatch
 from .threads import Ended
+from .tool_host import ToolHost
 
 logger: Final = logging.getLogger("pilothouse.loop")
 
@@ -42,7 +42,7 @@ class Running:
         ready: Ready,
         attempt: int,
         context: ToolContext[Any],
-        bench: Bench,
+        tool_host: ToolHost,
         *,
         due: float | None,
         began: float,
@@ -57,7 +57,7 @@ class Running:
         self._limit = due
         self.began = began
         self._context = context
-        self._bench = bench
+        self._tool_host = tool_host
         self._future: asyncio.Future[Any] | None = None
         self._on_end: Callable[[object], object] | None = None  # called once
 
@@ -67,7 +67,7 @@ class Running:
         While an earlier attachment's entry of the same call still goes on, it is not entered beside that: the two share
         its end (EF-6). One that let itself be cancelled has none to share.
         """
-        entered, key = self._bench.entered, self.ready.key
+        entered, key = self._tool_host.entered, self.ready.key
         earlier = entered.get(key)
         if earlier is None:
             self._on_end = on_end
@@ -100,8 +100,8 @@ class Running:
 
     def _left(self, future: asyncio.Future[Any]) -> None:
         """Its end is nobody's to share any more."""
-        if self._bench.entered.get(self.ready.key) is future:
-            del self._bench.entered[self.ready.key]
+        if self._tool_host.entered.get(self.ready.key) is future:
+            del self._tool_host.entered[self.ready.key]
 
     def _begin(self) -> asyncio.Future[Any]:
         tool, context = self.ready.tool, self._context
@@ -111,7 +111,7 @@ class Running:
             return loop.create_task(_call(self, work, context), name=f"tool {tool.name}")
         token = current.set(context)
         try:
-            return self._bench.threads.run(work)
+            return self._tool_host.threads.run(work)
         finally:
             current.reset(token)
 
@@ -156,7 +156,7 @@ class Running:
         resource = self.ready.resource
         if self.retry:  # given up so that the same call can be made once more: that one is to be another
             self._left(self._future)
-        self._bench.abandon(self._future, lambda: self._bench.resources.give_back(resource))
+        self._tool_host.abandon(self._future, lambda: self._tool_host.resources.give_back(resource))
         self._context.close(tell=False)
         return self._finished(self._judged(How.ABANDONED, self._last_words()))
 
@@ -176,7 +176,7 @@ class Running:
         Raises:
             BaseException: what is no tool's business: `KeyboardInterrupt`, `SystemExit`.
         """
-        self._bench.resources.give_back(self.ready.resource)
+        self._tool_host.resources.give_back(self.ready.resource)
         self._context.close(tell=True)
         assert self._future is not None
         self._left(self._future)  # before its callback: the same call may be made once more now

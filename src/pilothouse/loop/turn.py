@@ -31,12 +31,12 @@ from ..events import (
 )
 from ..messages import StopReason, ToolCall, user_message
 from .asking import Answer, Asking, is_empty
-from .bench import Bench
 from .between import Between
-from .book import Detached, Reopened, Stopped
 from .handoff import Handoffs
 from .queues import Item, Kind, Queues
+from .recorder import Detached, Reopened, Stopped
 from .requesting import Requests
+from .tool_host import ToolHost
 from .work import Work
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ class Course(Struct, frozen=True):
 class Turns:
     """Drives one run."""
 
-    def __init__(self, work: Work, bench: Bench, handoffs: Handoffs) -> None:
+    def __init__(self, work: Work, tool_host: ToolHost, handoffs: Handoffs) -> None:
         self._work = work
         self._handoffs = handoffs
-        self._bench = bench
+        self._tool_host = tool_host
         self._requests = Requests(work)
         self._queues = Queues(work)
         self._between = Between.of(work)
@@ -130,7 +130,9 @@ class Turns:
         except ConfigError as error:
             return self._end(Failed("config", message=str(error)))
         self._answer = None
-        work.book.note(TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None))
+        work.recorder.note(
+            TurnStarted(work.turn, work.model.id, work.tools.digest if len(work.tools) else None)
+        )
         if self._input is None and work.turn == 1 and work.plan.first_poll and not self._queues.quiet:
             return self._open_polled()
         return self._take_in()
@@ -148,7 +150,7 @@ class Turns:
         if self._repair is not None:
             work.repairs += 1
             message = user_message(self._repair, f"{work.run_id}-repair-{work.repairs}")
-            work.book.note(MessageAdded(message, work.turn))
+            work.recorder.note(MessageAdded(message, work.turn))
             work.add(message)
             self._repair = None
         return Step.ASK
@@ -180,7 +182,7 @@ class Turns:
         if self._phase is None:
             from .phase import Phase  # all of the tools' side: a run without calls does without it
 
-            self._phase = Phase(self._work, self._bench)
+            self._phase = Phase(self._work, self._tool_host)
         await self._phase.run(answer.message, steered=self._queues.open("steering"))
         self._course = AFTER[answer.end.reason](self._work, answer)
         return Step.CLOSE
@@ -207,7 +209,7 @@ class Turns:
         if self._repair is not None:
             return Step.OPEN
         if self._queues.has_sources:
-            await work.book.write()
+            await work.recorder.write()
         settles = course.way == "settle"
         if not self._queues.quiet and work.turn < work.plan.limits.turns:
             polls: tuple[Kind, ...] = ("steering", "follow_up", "steering") if settles else ("steering",)
@@ -230,7 +232,7 @@ class Turns:
             delivery = Delivery((answer.message.id,), outputs)
         while True:
             try:
-                await work.book.write(RunEnded(outcome, delivery))
+                await work.recorder.write(RunEnded(outcome, delivery))
             except Reopened:
                 if await self._said_meanwhile():
                     return Step.OPEN
@@ -245,20 +247,20 @@ class Turns:
         return await self._poll("steering") or await self._poll("follow_up")
 
     async def _leave(self) -> Step:
-        await self._work.book.write()
+        await self._work.recorder.write()
         return Step.DONE
 
     async def _end_stopped(self) -> None:
         """The end of a stopped run (LP-43); under a shutdown there is none, the run is only left (RC-52)."""
         work = self._work
         try:
-            work.book.drop_starts()
+            work.recorder.drop_starts()
             if work.shut_down:
-                await work.book.write()
+                await work.recorder.write()
                 return
-            if work.port.state.turn_open and not work.book.holds(TurnEnded):
+            if work.port.state.turn_open and not work.recorder.holds(TurnEnded):
                 self._note_turn_ended()
-            await work.book.write(RunEnded(work.scope.outcome()))
+            await work.recorder.write(RunEnded(work.scope.outcome()))
         except (Stopped, Detached):
             return
 
@@ -282,7 +284,7 @@ class Turns:
         output_id = f"{work.run_id}-{NAME}-{work.turn}"
         if work.output_id != output_id:
             work.output_id = output_id
-            work.book.note(OutputAdded(output_id, NAME, content))
+            work.recorder.note(OutputAdded(output_id, NAME, content))
         return course
 
     async def _poll(self, kind: Kind) -> bool:
@@ -299,13 +301,13 @@ class Turns:
             if call.call_id in self._work.finished:
                 continue
             end = CallFinished(call.call_id, "refused", text_parts(_REFUSED[reason]), True, reason)
-            self._work.book.note(end)
+            self._work.recorder.note(end)
             self._work.add(result_message(end))
 
     def _note_turn_ended(self) -> None:
         answer = self._answer
         reason: StopReason = "cancelled" if answer is None else answer.end.reason
-        self._work.book.note(TurnEnded(self._work.turn, reason, self._work.turn_usage))
+        self._work.recorder.note(TurnEnded(self._work.turn, reason, self._work.turn_usage))
 
     def _end(self, outcome: Outcome) -> Step:
         self._outcome = outcome

@@ -16,9 +16,9 @@ from ..events import CallFinished, Noted
 from ..messages import JSON, Message, StopReason, Usage
 from ..records import Start
 from ..responses import ModelSettings
-from .book import Book, Stopped
 from .hooks import Caller
 from .plan import Plan
+from .recorder import Recorder, Stopped
 from .scope import WorkScope, WorkTime
 from .spending import Spending
 from .tools import ToolSet
@@ -73,7 +73,6 @@ class Work:
         "attempt",
         "attended",
         "batches",
-        "book",
         "call_ids",
         "calls_started",
         "calls_total",
@@ -94,6 +93,7 @@ class Work:
         "plan",
         "port",
         "reader_sets",
+        "recorder",
         "relieved",
         "repairs",
         "requests",
@@ -131,7 +131,7 @@ class Work:
         self.with_reader: Callable[[Work, ToolSet], ToolSet] = _as_they_are
         self.failed_turns = 0
         self.clock = clock
-        self.book = Book(port, partial(self.scope.stop, "full"))
+        self.recorder = Recorder(port, partial(self.scope.stop, "full"))
         self.model = plan.model
         self.left_out: set[str] = set()
         self.trail = trail
@@ -203,7 +203,7 @@ class Work:
         """Counts what a call used elsewhere against the limits, on the record: a resumed run has used it, too."""
         self.spending.charge(usage)
         if self.spending.bounded:
-            self.book.note(Noted(CHARGE_NOTE, figures(usage)))
+            self.recorder.note(Noted(CHARGE_NOTE, figures(usage)))
 
     def tokens_left(self) -> int | None:
         """Tokens that are left, None without a limit."""

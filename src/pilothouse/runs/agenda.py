@@ -158,7 +158,7 @@ class Agenda:
             await asyncio.gather(*self._jobs, return_exceptions=True)
 
 
-class Line(Generic[T]):
+class DelayLine(Generic[T]):
     """Objects for which the same is due after the same time: first in, first out, with one entry in the agenda.
 
     It keeps none of them alive: what is gone by then has nothing due.

@@ -34,7 +34,7 @@ from ..records import (
     RunView,
     Start,
 )
-from .agenda import Agenda, Line, weakly
+from .agenda import Agenda, DelayLine, weakly
 from .history import Paths, first_chain
 from .inline import inline
 from .live import LiveRun
@@ -146,13 +146,13 @@ class Fleet:
         self.new_id = new_id
         self.agenda = Agenda(clock)
         evict = partial(_evict_of, ref(self))
-        self._evictions = Line(self.agenda, timing.keep_finished, evict)
-        self._lingering = Line(self.agenda, max(timing.keep_finished, LOOK_AGAIN_S), evict)
+        self._evictions = DelayLine(self.agenda, timing.keep_finished, evict)
+        self._lingering = DelayLine(self.agenda, max(timing.keep_finished, LOOK_AGAIN_S), evict)
         self.paths = Paths(journal)
         # What a live run looks up here (`live.Host`).
         self.writer_setup = WriterSetup(journal, clock, self.agenda, timing, limits)
-        self.partials: Line[LiveRun] = Line(self.agenda, timing.partial_interval, LiveRun.save_due)
-        self.outlived: Line[LiveRun] = Line(self.agenda, timing.stop_grace, LiveRun.outlived)
+        self.partials: DelayLine[LiveRun] = DelayLine(self.agenda, timing.partial_interval, LiveRun.save_due)
+        self.outlived: DelayLine[LiveRun] = DelayLine(self.agenda, timing.stop_grace, LiveRun.outlived)
         self.confirms = descriptor.cancel == "confirmed"
         self.parking = descriptor.recovery == "journal"
         self.moving = dispatcher is not None

@@ -32,7 +32,7 @@ from ..events import (
     TextTold,
 )
 from ..records import Draft, Record, Registration, Start
-from .agenda import Line, weakly
+from .agenda import DelayLine, weakly
 from .driving import closing_refusal, see_through
 from .inline import inline
 from .partials import ENDS, Partials
@@ -77,8 +77,8 @@ class Host(Protocol):
     confirms: bool
     parking: bool
     moving: bool
-    partials: Line[LiveRun]
-    outlived: Line[LiveRun]
+    partials: DelayLine[LiveRun]
+    outlived: DelayLine[LiveRun]
 
     async def facts_of(self, run_id: str, after: int, /) -> list[Record]:
         """A run's facts from the journal."""

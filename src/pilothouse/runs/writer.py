@@ -47,7 +47,7 @@ from ..errors import (
 )
 from ..events import ContinuityLost, Lane, RequestClosed, ViolationRecorded
 from ..records import Appended, Draft, Head, Record
-from .agenda import Agenda, Line, weakly
+from .agenda import Agenda, DelayLine, weakly
 from .inline import inline
 from .port import resolve
 from .timing import RESERVED_FACTS, RunLimits, RunTiming
@@ -161,7 +161,7 @@ class WriterSetup:
         self.clock = clock
         self.agenda = agenda
         self.timing = timing
-        self.late = Line(agenda, timing.append_alarm, Writer.watch)
+        self.late = DelayLine(agenda, timing.append_alarm, Writer.watch)
         self.immediate = journal.immediate
         self.append: Callable[..., Appended] = getattr(journal, "append_now", None) or partial(
             _appended, journal

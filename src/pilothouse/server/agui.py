@@ -51,7 +51,7 @@ from .following import Following
 from .hydrate import hydrated
 from .names import checked
 from .problems import Problem, invalid, not_found, problem_of
-from .registry import Leaving, Registry
+from .registry import DisconnectPolicy, Registry
 from .scope import ScopedRun, ScopedThread
 from .settings import AGUIOptions, HistoryPolicy
 from .stream import Closing, Opening, Reader, Stream
@@ -66,7 +66,7 @@ class AGUIFace:
         self,
         registry: Registry,
         beginning: Beginning,
-        leaving: Leaving,
+        leaving: DisconnectPolicy,
         options: AGUIOptions,
         detail: Detail,
         history: HistoryPolicy = "server",

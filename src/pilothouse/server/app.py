@@ -37,7 +37,7 @@ from .names import is_id
 from .page import Page
 from .problems import Problem, document, not_found, problem_of
 from .proxies import Proxies
-from .registry import Leaving, Registry
+from .registry import DisconnectPolicy, Registry
 from .routes import Handler, Match, Routes, raw_path
 from .scope import ScopedRuns
 from .served import ServedAgents
@@ -160,7 +160,7 @@ class Server:
         self._stopping: asyncio.Task[DrainResult] | None = None
         self._hurry = asyncio.Event()
         beginning = Beginning(self._served, self.registry, self.limits, when_busy)
-        leaving = Leaving(self.registry, on_disconnect, self._served.spawn)
+        leaving = DisconnectPolicy(self.registry, on_disconnect, self._served.spawn)
         self.routes = Routes()
         face = AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
         if "agui" in faces:

@@ -26,7 +26,7 @@ from .begin import Beginning, when_busy_of
 from .call import Call, answer, only
 from .names import Ids, checked
 from .problems import Problem, invalid
-from .registry import Leaving, Registry
+from .registry import DisconnectPolicy, Registry
 from .scope import ScopedRun
 from .served_agent import Ask
 from .stream import Reader, Stream
@@ -128,7 +128,7 @@ def _frame(value: Mapping[str, JSON], event_id: str = "") -> bytes:
 class ControlFace:
     """The routes of runs."""
 
-    def __init__(self, registry: Registry, beginning: Beginning, leaving: Leaving) -> None:
+    def __init__(self, registry: Registry, beginning: Beginning, leaving: DisconnectPolicy) -> None:
         self._registry = registry
         self._beginning = beginning
         self._leaving = leaving

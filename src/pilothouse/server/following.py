@@ -152,11 +152,11 @@ class Following:
 
     async def _filled(self, wanted: Snapshot) -> tuple[agui.MessagesSnapshot, bytes] | None:
         """The conversation as the snapshot is to show it, and as it is sent: made once for all who read the run now."""
-        company = self._registry.company(self._run.key)
-        if company is None:
+        reader_cache = self._registry.reader_cache(self._run.key)
+        if reader_cache is None:
             return await self._conversation(wanted)
         key = (wanted, self._names.profile)
-        return await company.once(key, lambda: self._conversation(wanted))
+        return await reader_cache.once(key, lambda: self._conversation(wanted))
 
     async def _conversation(self, wanted: Snapshot) -> tuple[agui.MessagesSnapshot, bytes] | None:
         """The same; the newest of it if it is too large for a frame."""

@@ -25,7 +25,7 @@ _KEPT: Final = 4
 Made = TypeVar("Made")
 
 
-class Company:
+class ReaderCache:
     """What the readers of one run need alike: made once, for whoever comes first, while there are at least two.
 
     Attributes:
@@ -61,7 +61,7 @@ class Registry:
         self._streams: set[Stream] = set()
         self._tenants: Counter[str] = Counter()
         self._runs: Counter[str] = Counter()
-        self._company: dict[str, Company] = {}
+        self._reader_caches: dict[str, ReaderCache] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self.cuts: Counter[str] = Counter()
         self.start_overs = 0
@@ -84,19 +84,19 @@ class Registry:
         """How many connections follow a run."""
         return self._runs[run]
 
-    def company(self, run: str) -> Company | None:
+    def reader_cache(self, run: str) -> ReaderCache | None:
         """What one connection made of a run and others can use; None where there is no other."""
         if self._runs[run] < 2:
             return None
-        found = self._company.get(run)
+        found = self._reader_caches.get(run)
         if found is None:
-            found = self._company[run] = Company()
+            found = self._reader_caches[run] = ReaderCache()
         return found
 
     def shared(self, run: str) -> Shared | None:
         """Frames of a run that one connection wrote and others can use; None where there is no other."""
-        company = self.company(run)
-        return None if company is None else company.frames
+        reader_cache = self.reader_cache(run)
+        return None if reader_cache is None else reader_cache.frames
 
     @asynccontextmanager
     async def open(self, stream: Stream) -> AsyncIterator[None]:
@@ -110,7 +110,7 @@ class Registry:
             self._streams.discard(stream)
             self._less(self._tenants, stream.tenant)
             if not self._less(self._runs, stream.run):
-                self._company.pop(stream.run, None)
+                self._reader_caches.pop(stream.run, None)
             if not self._streams:
                 waiters, self._waiters = self._waiters, []
                 for waiter in waiters:
@@ -142,7 +142,7 @@ class Registry:
             await waiter
 
 
-class Leaving:
+class DisconnectPolicy:
     """What becomes of a run that nobody follows any more (SV-60); `policy` is one for all faces, or one for each."""
 
     def __init__(
@@ -172,4 +172,4 @@ class Leaving:
                 logger.exception("run %s, which nobody follows, was not cancelled", run)
 
 
-__all__ = ["Company", "Leaving", "Registry"]
+__all__ = ["DisconnectPolicy", "ReaderCache", "Registry"]

@@ -21,7 +21,7 @@ from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
 from ..conversation.reply import Reply
-from ..conversation.switchboard import Switchboard
+from ..conversation.router import RuntimeRouter
 from ..core.jsonpatch import equal
 from ..errors import ConfigError, InvalidSpec
 from ..loop.agent import AgentLoop
@@ -58,7 +58,7 @@ class Ask(Struct, frozen=True):
     state: Mapping[str, JSON] = field(default_factory=dict)
 
 
-class _Admitting(Switchboard):
+class _Admitting(RuntimeRouter):
     """Tells of each run of an earlier process that is taken up here, before anything of it is written."""
 
     def __init__(self, default: Callable[[], Runtime], *, join: Join, admitted: Join) -> None:
@@ -250,7 +250,7 @@ class Sending:
         self._begun = begun
 
     async def committed(self) -> Reply:
-        """Its reply, once its run is registered. Leaving earlier undoes nothing.
+        """Its reply, once its run is registered. DisconnectPolicy earlier undoes nothing.
 
         Raises:
             PilothouseError: what the conversation refuses with.

@@ -11,12 +11,12 @@ import msgspec
 from ..events import CallStarted
 from ..messages import UNSET, ToolCall
 from .asks import Asks
-from .bench import Bench
 from .checking import Ready, Refusal
 from .context import Progress, ToolContext
 from .item import Item
 from .running import Running
 from .stuck import StuckWatch
+from .tool_host import ToolHost
 from .waiting import Wakeup
 from .work import Work
 
@@ -25,12 +25,12 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 @final
-class Entrance:
+class Admission:
     """Lets the calls of one run in, batch by batch.
 
     Args:
         work: the run.
-        bench: what tools share.
+        tool_host: what tools share.
         asks: the calls that wait for somebody.
         wakeup: rings the phase, when a call has ended or something became free.
         refuse: gives a call that may not start its result.
@@ -39,13 +39,13 @@ class Entrance:
     def __init__(
         self,
         work: Work,
-        bench: Bench,
+        tool_host: ToolHost,
         asks: Asks,
         wakeup: Wakeup,
         refuse: Callable[[ToolCall, Refusal], None],
     ) -> None:
         self._work = work
-        self._bench = bench
+        self._tool_host = tool_host
         self._asks = asks
         self._wakeup = wakeup
         self._refuse = refuse
@@ -79,11 +79,11 @@ class Entrance:
             held = human and ready.effect == "human"
             if self._sequential and (waiting or item.index > first_asked):  # strictly in source order
                 held = True
-            if held or not self._bench.resources.take(ready.resource, self._wakeup):
+            if held or not self._tool_host.resources.take(ready.resource, self._wakeup):
                 waiting.append(item)
                 continue
             if not self._count(item):
-                self._bench.resources.give_back(ready.resource)
+                self._tool_host.resources.give_back(ready.resource)
                 continue
             human = human or ready.effect == "human"
             chosen.append(item)
@@ -106,7 +106,7 @@ class Entrance:
     def give_back(self, chosen: Sequence[Item]) -> None:
         """Takes a choice back: nothing of it was entered."""
         for item in chosen:
-            self._bench.resources.give_back(item.frozen.resource)
+            self._tool_host.resources.give_back(item.frozen.resource)
             if item.attempt == 1:
                 self._work.count_call(item.frozen.tool.name, -1)
 
@@ -142,19 +142,19 @@ class Entrance:
             call_id=ready.call.call_id,
             attempt=item.attempt,
             idempotency_key=ready.key,
-            deps=self._bench.deps,
+            deps=self._tool_host.deps,
             deadline=due,
             now=work.clock.monotonic,
             progress=Progress(ready.call.call_id, work.port.tell),
             ask=self._asks.asker(ready) if ready.effect == "human" else None,
-            detach=self._bench.detach,
+            detach=self._tool_host.detach,
             budget=work,
             parent=work.port,
         )
         if yielding:
             context.yield_token.set("steering")
         watch = self._watch_over(ready, item.attempt, limit, now)
-        running = Running(ready, item.attempt, context, self._bench, due=due, began=now, watch=watch)
+        running = Running(ready, item.attempt, context, self._tool_host, due=due, began=now, watch=watch)
         running.enter(self._wakeup.ring)
         return running
 

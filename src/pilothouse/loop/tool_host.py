@@ -51,7 +51,7 @@ class Resources:
 
 
 @final
-class Bench:
+class ToolHost:
     """Shared by the runs of a loop; closed with it.
 
     Attributes:

@@ -23,7 +23,7 @@ class Waiting(NamedTuple):
 
 
 @final
-class Desk:
+class AnswerRouter:
     """Hands answers to those who wait for them; one for each tool phase."""
 
     def __init__(self, work: Work) -> None:

@@ -1,7 +1,7 @@
 """One runtime for a run controller, many conversations behind it (AC-131).
 
 A run controller is bound to one runtime; a conversation may swap its provider, and several threads share one controller.
-The switchboard hands each run, on recovery too, to the runtime of its thread's conversation, with the bytes of its
+The router hands each run, on recovery too, to the runtime of its thread's conversation, with the bytes of its
 attachments loaded.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .sending import Sender
 
 
-class Line:
+class Route:
     """A conversation's current runtime, by reference: swapping it serves the runs that begin after.
 
     Attributes:
@@ -78,7 +78,7 @@ class Line:
             await held
 
 
-class Switchboard:
+class RuntimeRouter:
     """A runtime that only chooses the runtime.
 
     Args:
@@ -95,60 +95,60 @@ class Switchboard:
         self._default = default
         self._join = join
         self._descriptor = default().describe()
-        self._lines: WeakValueDictionary[str, Line] = WeakValueDictionary()
+        self._routes: WeakValueDictionary[str, Route] = WeakValueDictionary()
 
-    def connect(self, thread_id: str, line: Line) -> None:
-        """From now on runs of that thread go to that line."""
-        self._lines[thread_id] = line
+    def connect(self, thread_id: str, route: Route) -> None:
+        """From now on runs of that thread go to that route."""
+        self._routes[thread_id] = route
 
     async def config_of(self, spec: RunSpec) -> str:
         """Digest of what would take a run up: a recovery compares it with what has begun it (RC-58)."""
-        line = await self._line_of(spec)
-        return str(getattr(self._default() if line is None else line.runtime, "config_digest", ""))
+        route = await self._route_of(spec)
+        return str(getattr(self._default() if route is None else route.runtime, "config_digest", ""))
 
-    async def _line_of(self, spec: RunSpec) -> Line | None:
-        """The line of a run's thread; its conversation is made where nobody sends to it at present."""
-        if spec.thread_id not in self._lines and self._join is not None:
+    async def _route_of(self, spec: RunSpec) -> Route | None:
+        """The route of a run's thread; its conversation is made where nobody sends to it at present."""
+        if spec.thread_id not in self._routes and self._join is not None:
             await self._join(spec)
-        return self._lines.get(spec.thread_id)
+        return self._routes.get(spec.thread_id)
 
     def describe(self) -> Descriptor:
         """The contract of the first runtime; a swapped provider does not change it."""
         return self._descriptor
 
     def _runtime(self, start: Start) -> Any:
-        line = self._lines.get(start.spec.thread_id)
-        return self._default() if line is None else line.taken(start.spec.run_id)
+        route = self._routes.get(start.spec.thread_id)
+        return self._default() if route is None else route.taken(start.spec.run_id)
 
     async def run(self, start: Start, port: RunPort, /) -> None:
-        """Works, on the thread's line."""
-        line = self._lines.get(start.spec.thread_id)
+        """Works, on the thread's route."""
+        route = self._routes.get(start.spec.thread_id)
         runtime = self._runtime(start)
-        if line is not None:
-            await line.ready(start.spec.run_id)
-            port = await _entered(line, start, port, runtime)
+        if route is not None:
+            await route.ready(start.spec.run_id)
+            port = await _entered(route, start, port, runtime)
         await runtime.run(await _loaded(start, port), port)
 
     async def resume(self, start: Start, port: RunPort, /) -> None:
-        """Goes on from the facts, on the thread's line."""
-        line = self._lines.get(start.spec.thread_id)
+        """Goes on from the facts, on the thread's route."""
+        route = self._routes.get(start.spec.thread_id)
         runtime = self._runtime(start)
-        if line is not None:
-            port = await _entered(line, start, port, runtime)
+        if route is not None:
+            port = await _entered(route, start, port, runtime)
         await runtime.resume(await _loaded(start, port), port)
 
     async def admit(self, spec: RunSpec) -> None:
         """A run of an earlier process is taken up again: who is plugged in is told before anything is written (TC-115)."""
-        line = await self._line_of(spec)
-        if line is not None and (sender := line.sender()) is not None:
+        route = await self._route_of(spec)
+        if route is not None and (sender := route.sender()) is not None:
             from .entering import resumed
 
             await resumed(sender, spec)
 
     async def screen(self, spec: RunSpec, command: Command) -> Command:
         """What is said to a run, as the thread's interceptor leaves it (TC-26)."""
-        line = await self._line_of(spec)
-        sender = None if line is None else line.sender()
+        route = await self._route_of(spec)
+        sender = None if route is None else route.sender()
         if sender is None or sender.setup.interceptor is None:
             return command
         from .entering import screened
@@ -161,9 +161,9 @@ class Switchboard:
         return answer
 
 
-async def _entered(line: Line, start: Start, port: RunPort, runtime: Any) -> RunPort:
+async def _entered(route: Route, start: Start, port: RunPort, runtime: Any) -> RunPort:
     """The run begins to work for its send, if that is one of this process: tools may ask which, and change its state."""
-    sender = line.sender()
+    sender = route.sender()
     reply = None if sender is None else sender.live(start.spec.run_id)
     if sender is None or reply is None:
         return port

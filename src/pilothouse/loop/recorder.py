@@ -43,7 +43,7 @@ class Detached(Exception):
 
 
 @final
-class Book:
+class Recorder:
     """Collects and writes."""
 
     __slots__ = ("_full", "_on_full", "_port", "_waiting")
