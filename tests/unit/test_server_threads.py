@@ -9,7 +9,7 @@ import pytest
 from asgikit import Connection, ask, run_input, served
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.tools import tool
-from pilothouse.testing.scripted import Hold, ScriptedProvider, call
+from pilothouse.testing.scripted import Cut, Hold, ScriptedProvider, call
 
 
 def echo(request: Any) -> str:
@@ -252,3 +252,21 @@ async def test_a_copy_of_a_live_run_holds_what_was_whole_then() -> None:
             await live.ended()
         await run(app, "r3", thread=copy, input="three")
         assert said(await messages(app, copy))[:4] == ["one", "a", "two", "three"]
+
+
+async def test_a_retry_in_an_older_branch_settles_first_what_nobody_knows() -> None:
+    """SV-154, AC-50: as in the newest one, the unknown run is abandoned on the record; a completed one has nothing to retry."""
+    app = served(ScriptedProvider("a", ["half", Cut()], "c", "whole"))
+    async with app.lifespan():
+        await run(app, "r1", input="one")
+        await ask(app, "POST", "/v1/runs", {"thread_id": "t1", "run_id": "r2", "input": "two"})
+        assert (await ask(app, "GET", "/v1/runs/r2?wait=10")).json()["status"] == "unknown"
+        await run(app, "r3", input="three", parent={"run_id": "r1"})
+        await ask(app, "POST", "/v1/threads/t1/head", {"run_id": "r1"})
+        nothing = await ask(app, "POST", "/v1/runs", {"thread_id": "t1", "run_id": "r4", "action": "retry"})
+        assert nothing.status == 404, nothing.body
+        await ask(app, "POST", "/v1/threads/t1/head", {"run_id": "r2"})
+        await run(app, "r5", action="retry")
+        assert said(await messages(app)) == ["one", "a", "two", "whole"]
+        abandoned = (await ask(app, "GET", "/v1/runs/r2")).json()
+        assert (abandoned["status"], abandoned["outcome"]["settled"]) == ("unknown", True)

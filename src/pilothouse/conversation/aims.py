@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 from ..core.transcript import last_exchange, wants_answer
 from ..errors import InvalidTarget, NothingToDo
 from ..messages import Message
-from ..records import UNFINISHED, Parent
+from ..records import UNFINISHED, Parent, RunView
 from .order import RETRY
 
 if TYPE_CHECKING:
+    from ..runs.controller import RunController
     from .sending import Sender
 
 Place = tuple[Parent | None, tuple[Message, ...]]
@@ -43,15 +44,26 @@ class Retry:
         view = await runs.inspect(head)
         if view.status not in UNFINISHED:
             raise NothingToDo(f"cannot retry: the last send is {view.status}")
-        keep_through = last_exchange(await runs.history(head))
-        if keep_through is None:
+        parent = await behind(runs, view, f"retried as {reply_id}")
+        if parent is None:
             raise NothingToDo("cannot retry: no message wants an answer")
-        if view.outcome is None:
-            await runs.abandon(head, f"retried as {reply_id}")
-            # A call that was cut has a result now, that it is unknown: the model is told so, and does not make it anew.
-            keep_through = last_exchange(await runs.history(head))
-        parent = Parent(head, keep_through)
         return parent, await sender.thread.path_to(parent)
+
+
+async def behind(runs: RunController, view: RunView, why: str) -> Parent | None:
+    """Where a run hangs that goes on from the last committed exchange of one that did not complete; None if there is none.
+
+    A run of which nobody knows the end is abandoned on the record first: a call that was cut has a result then, that it is
+    unknown, and the model is told so and does not make it anew (AC-50, RC-60).
+    """
+    head = view.run_id
+    keep_through = last_exchange(await runs.history(head))
+    if keep_through is None:
+        return None
+    if view.outcome is None:
+        await runs.abandon(head, why)
+        keep_through = last_exchange(await runs.history(head))
+    return Parent(head, keep_through)
 
 
 class Regenerate:

@@ -14,11 +14,10 @@ from msgspec import Struct
 
 from ..core.agui.content import plain_text
 from ..core.calls import result_id
-from ..core.transcript import last_exchange
 from ..messages import JSON, Message, Text
 from ..records import HistoryMessage, Parent, RunEntry, RunSpec
 from .names import Ids
-from .problems import Problem, not_found
+from .problems import Problem
 
 HEAD: Final = "server/head"
 COPY: Final = "server/copy"
@@ -97,18 +96,6 @@ def anew(path: Sequence[HistoryMessage], head: str, answer: str) -> Parent:
     raise Problem(422, "invalid_target", f"{answer!r} is no answer of this branch")
 
 
-def again(path: Sequence[HistoryMessage], head: str) -> Parent:
-    """Where a run hangs that goes on from the last committed exchange.
-
-    Raises:
-        Problem: nothing wants an answer.
-    """
-    through = last_exchange(path)
-    if through is None:
-        raise not_found()
-    return Parent(head, through)
-
-
 # What is shown
 
 
@@ -177,7 +164,6 @@ __all__ = [
     "HEAD",
     "Chosen",
     "Copy",
-    "again",
     "alternatives",
     "anew",
     "branch_view",

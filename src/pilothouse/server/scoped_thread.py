@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from ..conversation.aims import behind
 from ..conversation.extras import RunExtras
 from ..messages import JSON, Message
 from ..records import (
+    UNFINISHED,
     HistoryMessage,
     Parent,
     RunEntry,
@@ -17,7 +19,7 @@ from ..records import (
     RunStateName,
     ThreadRecord,
 )
-from .branches import Chosen, Copy, again, alternatives, anew, branch_view, chosen_of, copy_of
+from .branches import Chosen, Copy, alternatives, anew, branch_view, chosen_of, copy_of
 from .problems import Problem, invalid, not_found
 from .scoped_run import ScopedRun
 from .served_agent import Ask
@@ -87,10 +89,15 @@ class ScopedThread:
         chosen = await self._chosen()
         if chosen is None or chosen == await self._newest():
             return ask, extras
-        path = await self._scope.served.any_agent().runs.history(chosen)
-        parent = Parent(chosen)
-        if ask.action != "send":
-            parent = anew(path, chosen, ask.target) if ask.action == "regenerate" else again(path, chosen)
+        runs, parent = self._scope.served.any_agent().runs, Parent(chosen)
+        if ask.action == "regenerate":
+            parent = anew(await runs.history(chosen), chosen, ask.target)
+        elif ask.action == "retry":
+            view = await runs.inspect(chosen)
+            found = await behind(runs, view, "retried") if view.status in UNFINISHED else None
+            if found is None:
+                raise not_found()
+            parent = found
         return replace(ask, action="send", target=""), replace(extras, parent=parent)
 
     async def runs(self) -> Sequence[RunEntry]:
