@@ -23,11 +23,11 @@ from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig
 from pilothouse.loop.handoff import Handoff
-from pilothouse.loop.subagent import agent_tool
+from pilothouse.loop.subagent import DEEPEST, agent_tool
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Message, Model, Text, Usage
 from pilothouse.records import Origin, RunQuery, RunSpec
-from pilothouse.responses import ModelSettings, StreamEnd
+from pilothouse.responses import ModelRequest, ModelSettings, StreamEnd
 from pilothouse.runs.controller import RunController
 from pilothouse.testing import FaultyJournal, Hold, LoopRig, ScriptedProvider
 from pilothouse.testing.scripted import Cut, call, failure
@@ -337,3 +337,23 @@ async def test_an_agent_that_is_gone_leaves_the_conversation_where_it_is() -> No
     loop = AgentLoop(ScriptedProvider("done"), system_prompt="You sort.")
     assert await LoopRig(loop, records=whole.records[:cut]).resume() == Completed()
     assert not isinstance(whole.outcome, Failed)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_an_agent_that_calls_itself_does_not_do_so_for_ever(durable: bool) -> None:
+    """LP-38: also without limits; the last one is told, and answers with what it has."""
+
+    def answer(asked: ModelRequest) -> Any:
+        last = asked.messages[-1]
+        return [call("scout", {"task": "look further"})] if last.role == "user" else f"heard: {last.text}"
+
+    made: list[Any] = []
+    loop = AgentLoop(ScriptedProvider(answer, repeat=True), tools=lambda: made)
+    runs = RunController(loop, "agents") if durable else None
+    made.append(agent_tool(runs or loop, name="scout", description="Looks further."))
+    run = LoopRig(loop)
+    assert await run.run() == Completed()
+    assert "not allowed" in text_of(run)
+    assert text_of(run).count("heard: ") == DEEPEST
+    if runs is not None:
+        await runs.aclose()

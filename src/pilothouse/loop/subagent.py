@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,10 +50,15 @@ if TYPE_CHECKING:
     from ..runs.controller import RunController
     from ..runs.handle import Run
 
+DEEPEST: Final = 8
+"""Agents below one another. One that may call itself, or another that calls it, would do so for ever."""
 TAIL: Final = 300
 """Characters of its latest words that a sub-agent's progress shows."""
 LEGIBLE: Final = 160
 """Characters of a run's id that are both its parent's and its call's; with more, part of it is a digest."""
+
+_depth: Final[ContextVar[int]] = ContextVar("pilothouse_agents_deep", default=0)
+"""How many agents the present call stands below; what runs on behalf of a call inherits it."""
 
 
 def agent_tool(
@@ -75,6 +81,8 @@ def agent_tool(
         share: the part of the parent's remaining tokens that one run may use at most.
         options: of each of its runs.
         tool_options: as of `tool`. Durable runs make the call repeatable: `effect` is `idempotent` by default.
+
+    At most eight agents stand below one another; the model of the last one is told so.
     """
     in_memory = isinstance(agent, AgentLoop)
     defaults: dict[str, Any] = {
@@ -91,6 +99,12 @@ def agent_tool(
             task: Everything that the agent must know: it sees nothing of this conversation.
             ctx: Given by the loop.
         """
+        depth = _depth.get()
+        if depth >= DEEPEST:
+            raise ToolError(
+                f"{depth} agents stand above this call, and more are not allowed: answer without {name}."
+            )
+        _depth.set(depth + 1)  # the call has a context of its own
         spec = _spec(task, ctx, limits, share, options)
         if ctx.parent is not None:
             with suppress(RecordRefused):  # it is being stopped: so is what begins now
