@@ -226,7 +226,8 @@ class RunPort(Protocol):
 
     Ports may also have `attended` (bool, True): whether anybody can answer a request; `on_gate(callback)`: calls back when
     a point was shut or opened, and returns a function that takes this back; and `flow(message_id, index)`: gives a function
-    that tells the next piece of that text, cheaper than `tell` for each. A runtime works without any of them.
+    that tells the next piece of that text, cheaper than `tell` for each, and raises `TypeError` for what is no text. A
+    runtime works without any of them.
     """
 
     @property

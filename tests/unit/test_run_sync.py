@@ -72,8 +72,14 @@ def test_ctrl_c_is_raised_once_the_work_has_ended() -> None:
                 await asyncio.sleep(0)
             seen.append("ended")
 
-    with pytest.raises(KeyboardInterrupt):
-        run_sync(work)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background has it ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_sync(work)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert seen == ["ended"]
 
 
