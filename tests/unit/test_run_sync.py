@@ -87,7 +87,6 @@ def _in_a_child(told) -> None:
     told.send(run_sync(five))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes are not forked there")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_has_a_loop_of_its_own() -> None:
     """Servers fork their workers after the first use: the parent's thread does not come along."""

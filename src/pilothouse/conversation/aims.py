@@ -92,9 +92,8 @@ class Regenerate:
         if at < 0:
             raise InvalidTarget(f"cannot regenerate {wanted!r}: no user message stands before it")
         user, owner = messages[at], sender.thread.head
-        if (
-            owner is None
-        ):  # of messages that were set: no run made them, so the new one begins with those it keeps
+        if owner is None:
+            # Messages that were set: no run made them, so the new one begins with those that it keeps.
             return None, messages[: at + 1]
         for entry in await sender.setup.runs.history(owner):
             if entry.message.id == user.id and entry.seq:

@@ -17,8 +17,6 @@ from .options import LONGEST_S
 
 Kind: TypeAlias = Literal["send", "steer", "follow_up"]
 
-"""24.8 days: what no timer overflows."""
-
 EMPTY: Final = "empty after interception"
 
 

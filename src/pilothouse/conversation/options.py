@@ -94,20 +94,6 @@ DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
 )
 
 
-PARTS: Final = (
-    "host",
-    "tools",
-    "controllers",
-    "interceptor",
-    "config",
-    "journal",
-    "thread_id",
-    "clock",
-    "new_id",
-)
-"""What is given to the constructor beside the options, for a slip of the keyboard."""
-
-
 def seconds(name: str, value: object) -> float:
     """What a time limit means (AC-70): `inf` is no limit, nonsense keeps the guard, with a warning."""
     default = _TIMES[name]
@@ -209,8 +195,11 @@ def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[st
     for name in changes:
         if name not in DEFAULTS:
             from difflib import get_close_matches  # not for those who spell it right
+            from inspect import signature
 
-            near = get_close_matches(name, (*DEFAULTS, *PARTS), 1)
+            from .controller import AgentController
+
+            near = get_close_matches(name, (*DEFAULTS, *signature(AgentController).parameters), 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"unknown option {name!r}; valid names: {', '.join(DEFAULTS)}{hint}")
     return {**current, **{name: _one(name, value) for name, value in changes.items()}}

@@ -352,9 +352,8 @@ class Subscription:
     def delta_nowait(self) -> Delta | None:
         """The next item if it is there and a delta. Never waits."""
         ring, cursor = self._ring, self.cursor
-        at = (
-            cursor - ring.start
-        )  # as `Ring.take`, without the call: this is asked for each delta and each reader
+        # As `Ring.take`, without the call: this is asked for each delta and each reader.
+        at = cursor - ring.start
         items = ring.items
         if at < 0:
             item = None if cursor < ring.first else ring.take(cursor)
