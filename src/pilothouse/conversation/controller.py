@@ -31,7 +31,7 @@ from .parts import check_parts
 from .plugged import Plugged
 from .reply import Reply
 from .router import Route
-from .sending import Sender
+from .sending import Sender, check_on
 from .setup import Setup
 from .shown import Shown
 from .stage import Stage
@@ -570,14 +570,8 @@ class AgentController(Shown, Plugged):
             )
 
     def _check_thread(self, action: str) -> None:
-        if self._loop is None:
-            return
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is not self._loop:
-            raise UsageError(f"cannot {action} from another thread: use loop.call_soon_threadsafe")
+        if self._loop is not None:
+            check_on(self._loop, action)
 
 
 def _message(index: int, item: object) -> Message:

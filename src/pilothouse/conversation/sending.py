@@ -49,6 +49,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pilothouse.conversation")
 
 
+def check_on(loop: asyncio.AbstractEventLoop, action: str) -> None:
+    """Refuses a caller that does not run on that loop.
+
+    Raises:
+        UsageError: it is on another thread, or on none that has a loop.
+    """
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise UsageError(f"cannot {action} from another thread: use loop.call_soon_threadsafe")
+
+
 class Sender:
     """Sends, stops, and the thread that they belong to."""
 
@@ -518,12 +532,8 @@ class Sender:
 
     def check_loop(self, action: str) -> None:
         """Refuses a caller on another thread, whose act would meet the loop's in the middle."""
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if self.loop is not None and running is not self.loop and not self.loop.is_closed():
-            raise UsageError(f"cannot {action} from another thread: use loop.call_soon_threadsafe")
+        if self.loop is not None and not self.loop.is_closed():
+            check_on(self.loop, action)
 
     def abort(self, reply: Reply, reason: str = "aborted") -> bool:
         """Stops one send; a queued one is withdrawn. False if it is over."""
