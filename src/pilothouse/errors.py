@@ -5,7 +5,7 @@
     │   ├── ConfigError ⊃ ToolDefinitionError, DuplicateTool, ControllerInUse
     │   ├── AgentBusy, AgentClosed, NotOpened, NothingToDo, InvalidTarget, RunUnknown
     │   ├── MessageTooLong, ConversationFull, AttachmentTooLarge
-    │   ├── InvalidSpec, InvalidCommand, Unsupported, CursorAhead
+    │   ├── InvalidSpec, InvalidCommand, Unsupported ⊃ ThreadBusy, CursorAhead
     │   ├── RunConflict, ThreadConflict, CommandConflict, DuplicateConflict
     │   ├── RunNotFound, CommandNotFound, ArtifactNotFound
     │   ├── NotControllable, OwnedElsewhere
@@ -222,6 +222,28 @@ class Unsupported(_Coded, UsageError):
     """The runtime does not declare what is asked; `code` names the feature."""
 
     code = "unsupported"
+
+
+class ThreadBusy(Unsupported):
+    """The last run of the thread has not ended, and its runtime takes one at a time.
+
+    Attributes:
+        thread_id: the thread.
+        run_id: that run.
+        requests: ids of what it waits for; empty where it works.
+    """
+
+    code = "thread_busy"
+
+    def __init__(self, thread_id: str, run_id: str, requests: tuple[str, ...] = ()) -> None:
+        self.thread_id, self.run_id, self.requests = thread_id, run_id, requests
+        run = f"runs.run({run_id!r})"
+        if requests:
+            why = f"waits for an answer to {', '.join(requests)}"
+            way = f"give it with approve(), deny() or answer() of {run}, or stop that run with its cancel()"
+        else:
+            why, way = "has not ended", f"wait for its end, or stop it with cancel() of {run}"
+        super().__init__(f"cannot start a run in thread {thread_id} while run {run_id} {why}: {way}")
 
 
 class CursorAhead(UsageError):

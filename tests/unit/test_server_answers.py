@@ -439,3 +439,22 @@ async def test_one_answer_of_two_clients_counts() -> None:
         )
         assert sorted([yes.status, no.status]) == [200, 409]
         assert shop.bought == (["tea"] if yes.status == 200 else [])
+
+
+@pytest.mark.parametrize("face", ["runs", "delete"])
+async def test_who_is_refused_because_a_run_waits_is_told_how_to_go_on(face: str) -> None:
+    """SV-116, RC-35: also after a restart the answer names the run, what it waits for, and the two ways out."""
+    journal = MemoryJournal()
+    async with (shop := Shop(buying("tea"), journal=journal)).app.lifespan():
+        (asked,) = interrupts(await shop.post("r1", "buy tea"))
+    async with (shop := Shop("Enjoy.", "Bye.", journal=journal)).app.lifespan():
+        if face == "runs":
+            body = {"thread_id": "t1", "input": "and milk", "when_busy": "raise"}
+            refused = await ask(shop.app, "POST", "/v1/runs", body)
+        else:
+            refused = await ask(shop.app, "DELETE", "/v1/threads/t1")
+        problem = refused.json()
+        assert (refused.status, problem["code"], problem["run_id"]) == (409, "thread_busy", "r1")
+        assert asked["id"] in problem["detail"]
+        assert "answer it, or cancel the run" in problem["detail"]
+        assert shop.bought == []

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final
 
 from ..core.transcript import last_exchange, wants_answer
-from ..errors import InvalidTarget, NothingToDo
+from ..errors import InvalidTarget, NothingToDo, ThreadBusy
 from ..messages import Message
 from ..records import UNFINISHED, Parent, RunView
 from .order import RETRY
@@ -33,6 +33,7 @@ class Retry:
 
         Raises:
             NothingToDo: nothing is open.
+            ThreadBusy: the last run goes on, or waits for a person.
         """
         sender = self._sender
         runs, head = sender.setup.runs, sender.thread.head
@@ -42,7 +43,10 @@ class Retry:
                 return None, messages
             raise NothingToDo("cannot retry: there is no send to retry")
         view = await runs.inspect(head)
-        if view.status not in UNFINISHED:
+        lost = view.status == "unknown" or view.ownership == "stalled"
+        if view.can and not lost:
+            raise ThreadBusy(view.thread_id, head, tuple([request.id for request in view.requests]))
+        if view.status not in UNFINISHED and not lost:
             raise NothingToDo(f"cannot retry: the last send is {view.status}")
         parent = await behind(runs, view, f"retried as {reply_id}")
         if parent is None:

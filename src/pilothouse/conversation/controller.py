@@ -239,7 +239,8 @@ class AgentController(Shown, Plugged):
 
         Raises:
             AgentBusy, MessageTooLong, ConversationFull, AttachmentTooLarge, AgentClosed, NotOpened, NothingToDo,
-            RunConflict, ConfigError, TypeError: nothing was changed. ThreadConflict, JournalError: no run was made.
+            RunConflict, ConfigError, TypeError: nothing was changed. ThreadConflict, ThreadBusy, JournalError: no run was
+            made.
         """
         self._bind("send")
         sender = self._sender

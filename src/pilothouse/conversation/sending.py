@@ -18,6 +18,7 @@ from ..clock import within
 from ..errors import (
     AgentBusy,
     AgentClosed,
+    JournalError,
     NothingToDo,
     ReplyTimeout,
     RunConflict,
@@ -123,11 +124,13 @@ class Sender:
     # Phase 1: guards
 
     async def check_open(self, action: str) -> None:
-        """Refuses after the close, and a thread that has runs which were not loaded."""
+        """Refuses after the close, and a thread that has runs which were not loaded; one that has gone on is loaded."""
         if self.closed:
             raise AgentClosed(action)
         if not self.thread.opened:
             await self.thread.check_open(action)
+        elif self.thread.unended is not None and not self.busy:
+            await self.thread.load(self, self.stage)
 
     def check_free(self, action: str) -> None:
         """Refuses after the close, and while a send lives or waits."""
@@ -175,6 +178,14 @@ class Sender:
         """The limits, and that there is something to answer."""
         check_order(order, self.options, self.stage.messages, self.setup.composition)
 
+    async def _check(self, reply_id: str | None, order: Order) -> None:
+        """As `guard`; a send that the journal knows is past its limits, it asks for nothing new (AC-30, AC-41)."""
+        try:
+            self.guard(order)
+        except UsageError:
+            if reply_id is None or self.thread.fresh or not await self.setup.runs.has_run(reply_id):
+                raise
+
     # Whose turn it is (TC-90)
 
     async def submit(self, order: Order, reply_id: str | None, policy: BusyPolicy) -> Reply:
@@ -186,7 +197,7 @@ class Sender:
                 return self._dropped(self.make(reply_id, order))
             raise self._refusal_inside(policy)
         if not self.busy:
-            self.guard(order)
+            await self._check(reply_id, order)
             return await self.go(self.make(reply_id, order), order)
         match policy:
             case "drop":
@@ -470,7 +481,8 @@ class Sender:
         self.stage.tell()
         reply.commit(self.setup.runs.run(reply.id))
         view = await self.setup.runs.inspect(reply.id)
-        if view.outcome is None and view.ownership in ("here", "elsewhere"):
+        if view.outcome is None and view.status != "unknown":  # it goes on, or waits for a person
+            self.forget(reply)  # if it is taken up here it gets a reply with its hooks
             reply.hand_over()
             self.spawn(retold(self.setup.runs, reply))
         else:
@@ -539,7 +551,9 @@ class Sender:
         """Stops one send; a queued one is withdrawn. False if it is over."""
         if self._withdraw(reply, Cancelled(reason)):
             return True
-        if reply is not self.stage.reply or not self._halt(reply, reason):
+        if reply is not self.stage.reply:
+            return self._stop_found(reply, reason)
+        if not self._halt(reply, reason):
             return False
         self._next()
         self.stage.tell()
@@ -601,8 +615,19 @@ class Sender:
         reply.finish()
         self.stage.tell()
 
+    def _stop_found(self, reply: Reply, reason: str) -> bool:
+        """Stops a run that an earlier process began: its reply is not the live send, and ends when the run does."""
+        if not reply.committed or reply.dead:
+            return False
+        if not self.setup.runs.cancel_nowait(reply.id, reason):
+            self.spawn(self._cancel(reply, reason))
+        return True
+
     async def _cancel(self, reply: Reply, reason: str) -> None:
-        await self.setup.runs.cancel(reply.id, reason)
+        try:
+            await self.setup.runs.cancel(reply.id, reason)
+        except (UsageError, JournalError) as error:
+            logger.warning("reply %s was not stopped: %s", reply.id, error)
 
     async def aclose(self, limit: float) -> None:
         """Withdraws what waits, stops what lives, and waits for it, bounded."""

@@ -24,6 +24,7 @@ from ..errors import (
     RunNotFound,
     StartRefused,
     StartUnknown,
+    ThreadBusy,
     ThreadConflict,
     Unsupported,
     UsageError,
@@ -386,7 +387,7 @@ class Starter:
         if live is None:
             return None
         if not live.over and live.run_id != spec.run_id:
-            raise _busy(live.run_id, spec)
+            raise _busy(live.state, spec)
         return None if live.released or live.run_id == spec.run_id else live.run_id
 
     async def _check_last(self, spec: RunSpec, last: str | Unset | None) -> None:
@@ -394,7 +395,7 @@ class Starter:
         if isinstance(last, str) and last != spec.run_id:
             head = await self._fleet.journal.head(last)
             if head is not None and self._is_live(head):
-                raise _busy(last, spec)
+                raise _busy(await self._fleet.state(head), spec)
 
     def _is_live(self, head: RunHead) -> bool:
         """Whether a run of this contract is neither ended nor unknown (RC-35, RC-50)."""
@@ -414,5 +415,5 @@ async def _joined(task: asyncio.Task[T]) -> T:
     return task.result()
 
 
-def _busy(run_id: str, spec: RunSpec) -> Unsupported:
-    return Unsupported(f"run {run_id} is live in thread {spec.thread_id}", "thread_busy")
+def _busy(state: RunState, spec: RunSpec) -> ThreadBusy:
+    return ThreadBusy(spec.thread_id, state.run_id, tuple(state.requests))

@@ -166,7 +166,7 @@ class Beginning:
                 policy = "raise" if self._registry.followers(live.key) else "supersede"
             match policy:
                 case "raise":
-                    raise _busy(live)
+                    raise await live.in_the_way()
                 case "steer":
                     return Begun(live.key, await _steered(live, run_id, ask, extras), other=True)
                 case "queue":
@@ -186,11 +186,9 @@ class Beginning:
             if error.code != "thread_busy":
                 raise
             found = await thread.live()
-            raise (Problem(409, "thread_busy", str(error)) if found is None else _busy(found)) from error
-
-
-def _busy(live: ScopedRun) -> Problem:
-    return Problem(409, "thread_busy", f"run {live.ids.run} is live in this thread", run_id=live.ids.run)
+            raise (
+                Problem(409, "thread_busy", str(error)) if found is None else await found.in_the_way()
+            ) from error
 
 
 def _in_place_of(live: ScopedRun, extras: RunExtras) -> RunExtras:
@@ -204,7 +202,7 @@ def _in_place_of(live: ScopedRun, extras: RunExtras) -> RunExtras:
 async def _steered(live: ScopedRun, run_id: str, ask: Ask, extras: RunExtras) -> ScopedRun:
     """The live run takes the message in (AG-84)."""
     if ask.content is None:
-        raise _busy(live)
+        raise await live.in_the_way()
     message = Message(extras.message_id or f"{run_id}:message", "user", ask.content)
     ack = await live.command(Command(f"steer:{run_id}", live.key, Steer(message)))
     if ack.state in ("rejected", "unsupported"):

@@ -277,7 +277,7 @@ class ScopedRuns:
         """
         if (live := await thread.live()) is not None:
             if not cancel:
-                raise Problem(409, "thread_busy", "a run of this thread is live", run_id=live.ids.run)
+                raise await live.in_the_way()
             await live.cancel("the thread was deleted")
             await live.settled(20.0)
         made = ThreadRecord(self.tenant, thread.key, metadata={IDS: thread.id})

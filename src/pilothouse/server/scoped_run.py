@@ -24,6 +24,7 @@ from ..records import (
 )
 from ..runs.follow import Follower
 from .names import ids_of
+from .problems import Problem
 from .served_agent import ServedAgent
 from .views import run_view
 
@@ -69,6 +70,15 @@ class ScopedRun:
     async def view(self) -> RunView:
         """Its bounded view."""
         return await self._agent.runs.inspect(self.key)
+
+    async def in_the_way(self) -> Problem:
+        """Why nothing else can begin in its thread while it lives, and what to do about that."""
+        name, view = self.ids.run, await self.view()
+        if waits := ", ".join([request.id for request in view.requests]):
+            why = f"run {name} of this thread waits for an answer to {waits}: answer it, or cancel the run"
+        else:
+            why = f"run {name} is live in this thread: wait for its end, or cancel it"
+        return Problem(409, "thread_busy", why, run_id=name)
 
     async def shown(self) -> dict[str, JSON]:
         """Its view as the client is shown it."""

@@ -20,7 +20,7 @@ from ..records import (
     ThreadRecord,
 )
 from .branches import Chosen, Copy, alternatives, anew, branch_view, chosen_of, copy_of
-from .problems import Problem, invalid, not_found
+from .problems import invalid, not_found
 from .scoped_run import ScopedRun
 from .served_agent import Ask
 from .views import Delivered, is_live, messages_view
@@ -63,7 +63,7 @@ class ScopedThread:
         if run.spec.thread_id != self.key:
             raise invalid(("run_id", "is of another thread"))
         if (live := await self.live()) is not None:
-            raise Problem(409, "thread_busy", "a run of this thread is live", run_id=live.ids.run)
+            raise await live.in_the_way()
         mark = Chosen(run.key, await self._newest() or "")
         return await self._scope.mark_thread(self, mark.mark())
 
