@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -16,6 +18,16 @@ import httpx2
 
 ROOT = Path(__file__).parents[1]
 HELD = ROOT / "tests/acceptance/agents/held.py"
+
+
+@contextmanager
+def hangup(handler: signal.Handlers) -> Iterator[None]:
+    """What processes that are started meanwhile do on SIGHUP: pytest's own ignores it where it was started so."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 class Served:
@@ -33,14 +45,15 @@ class Served:
     def start(self) -> Self:
         """Starts it and waits for the line that says where the chat is."""
         self._queue = Queue()
-        self.process = subprocess.Popen(
-            self.command(),
-            cwd=self.folder,
-            env={**clean_env(), **self.env},
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        with hangup(signal.SIG_DFL):
+            self.process = subprocess.Popen(
+                self.command(),
+                cwd=self.folder,
+                env={**clean_env(), **self.env},
+                stderr=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+            )
         self._reader = Thread(target=self._read, args=(self.process, self._queue), daemon=True)
         self._reader.start()
         while (line := self.next_line(60)) is not None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from queue import Queue
 from threading import Thread
 
-from served import HELD, Gate, Served, clean_env, pilothouse
+import pytest
+
+from served import HELD, Gate, Served, clean_env, hangup, pilothouse
 
 
 class Chat:
@@ -115,6 +117,97 @@ def test_a_reader_that_leaves_stops_the_answer(tmp_path: Path, gate: Gate) -> No
         gate.open()
         assert process.stderr.read().decode().splitlines() == [f"agent {HELD}"]
         assert process.wait(30) == 1
+
+
+def one_message(
+    folder: Path,
+    gate: Gate,
+    target: Path,
+    text: str,
+    until: str,
+    *,
+    on_hangup: signal.Handlers = signal.SIG_DFL,
+) -> subprocess.Popen[str]:
+    """`pilothouse chat -M`, as far as this was printed."""
+    with hangup(on_hangup):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pilothouse", "chat", str(target), "--db", "chat.db", "-M", text],
+            cwd=folder,
+            env={**clean_env(), **gate.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    seen = ""
+    while until not in seen:
+        seen += process.stdout.read(1)
+    return process
+
+
+@pytest.mark.parametrize(
+    "asked", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP], [signal.SIGINT, signal.SIGTERM]]
+)
+def test_a_program_that_is_asked_to_end_stops_its_answer_on_the_record(
+    tmp_path: Path, gate: Gate, asked: list[signal.Signals]
+) -> None:
+    """A service manager, or a terminal that is closed (the shell says it once more): RC-19, RC-39. No unknown outcome."""
+    with one_message(tmp_path, gate, HELD, "hold on", "First half.") as process:
+        for number in asked:
+            process.send_signal(number)
+        assert process.wait(30) == -asked[-1]
+    listed = pilothouse("runs", "list", "--db", "chat.db", cwd=tmp_path).stdout.splitlines()[1].split("\t")
+    assert listed[2] == "cancelled"
+    assert (
+        "You said hold on. First half."
+        in pilothouse("runs", "show", listed[0], "--db", "chat.db", cwd=tmp_path).stdout
+    )
+
+
+def test_a_program_that_was_told_not_to_mind_its_terminal_goes_on(tmp_path: Path, gate: Gate) -> None:
+    """`nohup pilothouse chat -M …`: SIGHUP changes nothing, the answer is whole."""
+    process = one_message(tmp_path, gate, HELD, "hold on", "First half.", on_hangup=signal.SIG_IGN)
+    with process:
+        process.send_signal(signal.SIGHUP)
+        gate.open()
+        assert process.stdout.read().strip() == "Second half."
+        assert process.wait(30) == 0
+
+
+DEAF = """
+import asyncio
+import sys
+
+sys.path.insert(0, {folder!r})
+from held import HeldModel, wait
+from pilothouse import AgentController, tool
+
+@tool
+async def ring_bell(times: int = 1) -> str:
+    "Rings, and cannot be stopped."
+    print("rings", flush=True)
+    while True:
+        try:
+            await wait("tool")
+        except asyncio.CancelledError:
+            pass
+
+agent = AgentController(HeldModel(), tools=[ring_bell])
+"""
+
+
+@pytest.mark.parametrize(("asked", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 1)])
+def test_a_tool_that_ignores_its_end_does_not_hold_the_program(
+    tmp_path: Path, gate: Gate, asked: signal.Signals, code: int
+) -> None:
+    """RC-40: the call is unknown, the run is cancelled, and the process is gone in bounded time."""
+    target = tmp_path / "deaf.py"
+    target.write_text(DEAF.format(folder=str(HELD.parent)))
+    with one_message(tmp_path, gate, target, "ring the bell", "rings") as process:
+        process.send_signal(asked)
+        assert process.wait(40) == code
+    listed = pilothouse("runs", "list", "--db", "chat.db", cwd=tmp_path).stdout.splitlines()[1].split("\t")
+    assert listed[2] == "cancelled"
 
 
 def test_a_lost_run_is_recovered_by_the_command_line(tmp_path: Path, gate: Gate) -> None:

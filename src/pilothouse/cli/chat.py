@@ -22,6 +22,7 @@ from ..agents.signals import watch
 from ..errors import NothingToDo, PilothouseError, UsageError
 from ..projection import AgentMessage
 from .explain import explain
+from .process import run
 from .questions import Questions
 from .screen import Paper, Screen, plain
 
@@ -38,7 +39,7 @@ _PROBE_S: Final = 5.0
 
 def chat(target: str | None, *, model: str | None, db: str, thread: str | None, message: str | None) -> None:
     """Chats until Ctrl-D, or sends one message."""
-    raise typer.Exit(asyncio.run(_chat(target, model, db, thread, message)))
+    raise typer.Exit(run(lambda: _chat(target, model, db, thread, message)))
 
 
 async def _chat(
@@ -47,9 +48,10 @@ async def _chat(
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    source = _remote(target, say) if _is_url(target) else _here(target, model, db, say)
+    remote = _is_url(target)
+    source = _remote(target, say) if remote else _here(target, model, db, say)
     async with source as make:
-        terminal = Terminal(make)
+        terminal = Terminal(make, drives=not remote)
         try:
             if message is None:
                 terminal.greet()
@@ -128,10 +130,16 @@ async def _agents_of(control: Any) -> list[str] | None:
 
 
 class Terminal:
-    """Reads lines, prints answers; Ctrl-C stops the answer that is being written."""
+    """Reads lines, prints answers; Ctrl-C stops the answer that is being written.
 
-    def __init__(self, make: Make) -> None:
+    Args:
+        make: makes an agent.
+        drives: it is driven by this process, so an answer ends with it.
+    """
+
+    def __init__(self, make: Make, *, drives: bool) -> None:
         self._make = make
+        self._drives = drives
         # Styles are arguments: what a model writes is never read as markup.
         self._console = Paper(self._read_by_nobody)
         self._agent: Any = None
@@ -224,6 +232,9 @@ class Terminal:
         try:
             with self._interrupting(agent.stop):
                 outcome = await act()
+        except asyncio.CancelledError:  # the program is to end: so does the answer, on the record
+            await self._end()
+            raise
         except NothingToDo as error:
             self._tell(str(error))
             return 1
@@ -235,6 +246,14 @@ class Terminal:
             for end in leave:
                 end()
         return self._ended(outcome)
+
+    async def _end(self) -> None:
+        """Stops what this process drives, and waits for the end, be it that Ctrl-C asked for it already."""
+        if self._drives:
+            await self._agent.stop()
+            async for stopping in watch(self._agent.stopping):
+                if not stopping:
+                    return
 
     def _ended(self, outcome: str) -> int:
         """Says how it ended, where that is not by itself clear; 0 for an answer."""
@@ -316,7 +335,7 @@ class Terminal:
     @contextmanager
     def _interrupting(self, do: Callable[[], object]) -> Iterator[None]:
         """For as long Ctrl-C does this. Where a loop has no signal handlers (Windows) it ends the program."""
-        loop = asyncio.get_running_loop()
+        loop, before = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
         try:
             loop.add_signal_handler(signal.SIGINT, do)
         except (NotImplementedError, RuntimeError):
@@ -326,6 +345,9 @@ class Terminal:
             yield
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+            signal.signal(
+                signal.SIGINT, before
+            )  # which cancels what runs, in order, and raises nothing amid it
 
     def _stay(self) -> None:
         """Ctrl-C at the prompt: the thread that reads a line cannot be interrupted, so leaving is Ctrl-D's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from ..journal.sqlite import SQLiteJournal
 from ..records import RunQuery
 from .options import DEFAULT, DatabaseOption
 from .places import AnyJournal, is_postgres, journal_at
+from .process import run
 
 STDOUT = "-"
 
@@ -26,7 +26,7 @@ def _with_journal(db: str, work: Callable[[AnyJournal], Awaitable[None]], *, cre
         async with journal_at(db, must_be=not create) as journal:
             await work(journal)
 
-    asyncio.run(main())
+    run(main)
 
 
 def _new(target: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from contextlib import AsyncExitStack
@@ -18,6 +17,7 @@ from ..providers.http import HTTPProvider
 from ..providers.recording import Recording, capture, save
 from ..providers.resolve import VENDORS, provider
 from ..responses import ModelRequest, ModelSettings, StreamEnd
+from .process import run
 
 
 def record(
@@ -34,7 +34,7 @@ def record(
         raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
     specs = _tools(tools)
     settings = ModelSettings(max_output_tokens=max_output_tokens)
-    recording = asyncio.run(_ask(model, message, specs, settings))
+    recording = run(lambda: _ask(model, message, specs, settings))
     save(recording, file)
     size = sum(len(chunk) for chunk in recording.chunks)
     typer.echo(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import typer
 
 from ..records import Accept
 from ..runs.controller import RunController
+from . import process
 from .agents import Agents, template_of
 from .places import journal_at
 from .runs import find_open
@@ -24,7 +23,7 @@ def recover(
 ) -> None:
     """Recovers one run and waits for its end."""
     accept = Accept(accept_violation, accept_config_change)
-    asyncio.run(_recover(run, target, model, db, accept))
+    process.run(lambda: _recover(run, target, model, db, accept))
 
 
 async def _recover(run: str, target: str | None, model: str | None, db: str, accept: Accept) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final, Optional, get_args
@@ -31,6 +30,7 @@ from ..events import (
 from ..messages import Message
 from ..records import Descriptor, Record, RunEntry, RunQuery, RunStatus, Start
 from ..runs.controller import RunController
+from . import process
 from .explain import ended
 from .moves import backup, export_runs, import_runs
 from .options import DEFAULT, DatabaseOption
@@ -68,7 +68,7 @@ def _with_runs(db: str, work: Callable[[RunController], Awaitable[None]]) -> Non
         ):
             await work(runs)
 
-    asyncio.run(main())
+    process.run(main)
 
 
 async def find(runs: RunController, prefix: str) -> str:

@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..server.app import Server
 from ..server.auth import is_loopback
 from ..server.run import run_alone, serve_forever
+from . import process
 from .agents import Agents
 from .places import dispatcher_of, journal_at, shown
 
@@ -30,7 +31,7 @@ def serve(
     recover: str,
     open_page: bool,
 ) -> None:
-    """Serves until SIGINT or SIGTERM."""
+    """Serves until SIGINT, SIGTERM or SIGHUP."""
     if recover not in POLICIES:
         raise ConfigError(f"--recover is one of {', '.join(POLICIES)}, not {recover!r}")
     if not is_loopback(host):
@@ -38,10 +39,11 @@ def serve(
             f"{host} is open to other machines and this command has no sign-in: put a proxy that has one before "
             "127.0.0.1, or serve from Python with an authenticator (pilothouse.server.Server, auth=)"
         )
-    run_alone(
+    process.run(
         lambda: _serve(
             target, model, db, host, port, recover, open_page=open_page, dispatch=dispatch, lease=lease
-        )
+        ),
+        by=run_alone,
     )
 
 

@@ -10,6 +10,7 @@ from ..server.app import Server
 from ..server.auth import is_loopback
 from ..server.run import run_alone, serve_forever
 from ..server.settings import WorkOptions
+from . import process
 from .agents import Agents
 from .places import dispatcher_of, journal_at, shown
 
@@ -31,7 +32,7 @@ def worker(
     host: str,
     port: int,
 ) -> None:
-    """Works until SIGINT or SIGTERM, then hands its runs over."""
+    """Works until SIGINT, SIGTERM or SIGHUP, then hands its runs over."""
     if not is_loopback(host):
         raise ConfigError(
             f"{host} is open to other machines: a worker shows its health and metrics to this one alone"
@@ -62,4 +63,4 @@ def worker(
 
             await serve_forever(app, host, port, ready=ready)
 
-    run_alone(work)
+    process.run(work, by=run_alone)

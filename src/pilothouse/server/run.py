@@ -11,8 +11,9 @@ import gc
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Final
@@ -24,6 +25,7 @@ from ..errors import ConfigError
 from .app import Server
 from .auth import is_loopback
 from .connection import protocol
+from .signals import HANGUP, heeding
 from .stream import ABORT, StreamCut
 
 logger = logging.getLogger("pilothouse.server")
@@ -48,6 +50,13 @@ class _Uvicorn(uvicorn.Server):
         await super().startup(sockets)
         if self.started and not self.should_exit:
             self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn's, and that of a terminal that is closed."""
+        mine = HANGUP if threading.current_thread() is threading.main_thread() else ()
+        with heeding(self.handle_exit, *mine), super().capture_signals():
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, the second hurries, the third gives up waiting."""
@@ -158,7 +167,7 @@ async def serve_forever(
     ready: Callable[[str], None] = lambda _: None,
     insecure: bool = False,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; `ready` is told the address once it answers.
+    """Serves until SIGINT, SIGTERM or SIGHUP; `ready` is told the address once it answers.
 
     Raises:
         ConfigError: the address cannot be had, or is open to others without an authenticator.
@@ -201,7 +210,7 @@ def serve(
     ready: Callable[[str], None] = lambda _: None,
     insecure: bool = False,
 ) -> None:
-    """Serves until SIGINT or SIGTERM, in an event loop of its own; `ready` as in `serve_forever`."""
+    """Serves until SIGINT, SIGTERM or SIGHUP, in an event loop of its own; `ready` as in `serve_forever`."""
 
     async def serving() -> None:
         await serve_forever(app, host, port, ready=ready, insecure=insecure)
