@@ -14,7 +14,14 @@ pytestmark = pytest.mark.browser
 
 AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
 KEPT = Path(__file__).parent / "kept/page.aria.yml"
-LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
+LOOKS = [
+    ("light", 1280, 800),
+    ("dark", 1280, 800),
+    ("light", 390, 800),
+    ("dark", 390, 800),
+    ("light", 320, 256),
+]
+"""The last one is a common screen at 400 %."""
 
 
 def violations(page) -> list[str]:
@@ -31,9 +38,9 @@ def violations(page) -> list[str]:
 
 def in_every_look(page) -> None:
     """Wide and narrow, light and dark; nothing is cut off at the side."""
-    for scheme, width in LOOKS:
+    for scheme, width, height in LOOKS:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        page.set_viewport_size({"width": width, "height": 800})
+        page.set_viewport_size({"width": width, "height": height})
         assert violations(page) == [], (scheme, width)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (scheme, width)
     page.set_viewport_size({"width": 1280, "height": 800})
@@ -73,6 +80,56 @@ def test_every_state_is_accessible_in_every_look(tmp_path: Path, gate: Gate, bro
         page.get_by_test_id("dialog-confirm").wait_for()
         in_every_look(page)
         page.close()
+
+
+PROSE = (
+    """שלום עולם, זה טקסט.
+
+- [x] moored
+- [ ] paid
+
+| harbour | """
+    + " | ".join(f"column{n}" for n in range(14))
+    + """ |
+|"""
+    + "---|" * 15
+    + """
+| Tobermory | """
+    + " | ".join(f"value{n}" for n in range(14))
+    + """ |
+
+```python
+# שלום
+print("hello")
+```
+"""
+)
+
+
+def test_what_an_answer_is_written_in_is_for_everybody(tmp_path: Path, gate: Gate, browser) -> None:
+    """Issue 8: task lists have names, words of a wide table stay whole, each block has its own direction, code has one."""
+    with Served(tmp_path, str(HELD), env=gate.env) as served:
+        page = open_page(browser, served)
+        page.get_by_test_id("composer").fill(PROSE)
+        assert page.get_by_test_id("composer").evaluate(DIRECTION) == "rtl"
+        page.get_by_test_id("composer").press("Enter")
+        wait_status(page, "completed")
+        in_every_look(page)
+        answer = answers(page).last
+        assert answer.get_by_role("checkbox", name="Done").is_checked()
+        assert not answer.get_by_role("checkbox", name="To do").is_checked()
+        assert answer.get_by_text("Tobermory", exact=True).evaluate(LINES) == 1
+        assert answer.locator("pre").evaluate(DIRECTION) == "ltr"
+        send(page, "hold it\n\nשלום")
+        wait_text(page, "First half.")
+        assert answers(page).last.get_by_text("שלום").evaluate(DIRECTION) == "rtl"
+        assert page.get_by_text("hold it").first.evaluate(DIRECTION) == "ltr"
+        assert page.errors == []
+        page.close()
+
+
+DIRECTION = "it => getComputedStyle(it).direction"
+LINES = "it => { const all = document.createRange(); all.selectNodeContents(it); return all.getClientRects().length }"
 
 
 def test_a_chat_by_the_keyboard_alone(tmp_path: Path, gate: Gate, browser) -> None:

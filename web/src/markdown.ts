@@ -15,11 +15,13 @@ const reader = new Marked({
     code: ({ text, lang }: Tokens.Code) => {
       const language = escape(/^\S*/.exec(lang ?? "")?.[0] ?? "");
       return (
-        `<div class="code"><div class="code-head"><span>${language || "text"}</span>` +
+        `<div class="code" dir="ltr"><div class="code-head"><span>${language || "text"}</span>` +
         `<button type="button" class="copy quiet">Copy</button></div>` +
         `<pre tabindex="0"><code>${escape(text)}</code></pre></div>`
       );
     },
+    checkbox: ({ checked }: Tokens.Checkbox) =>
+      `<input type="checkbox" disabled ${checked ? "checked" : ""} aria-label="${checked ? "Done" : "To do"}"> `,
     // Loading it would tell another host what is being read.
     image: ({ href, text }: Tokens.Image) => `<a href="${escape(href)}">${escape(text || "image")}</a>`,
     table(token: Tokens.Table) {

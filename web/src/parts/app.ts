@@ -172,10 +172,10 @@ export class AppView extends View {
             >
               ${icons.menu}
             </button>
-            <h1>${info ? titleOf(info) : "New conversation"}</h1>
+            <h1 dir="auto">${info ? titleOf(info) : "New conversation"}</h1>
             ${this.agentName()} ${this.chip()}
           </header>
-          <section class="log" aria-label="Conversation" @scroll=${this.scrolled}>
+          <section class="log" tabindex="0" aria-label="Conversation" @scroll=${this.scrolled}>
             <div class="items">
               ${this.emptyText()}
               ${repeat(state.items, (it) => it.key, (it) => html`<ph-message .item=${it}></ph-message>`)}

@@ -28,6 +28,7 @@ export class ComposerView extends View {
         <label class="visually-hidden" for="composer">Message</label>
         <textarea
           id="composer"
+          dir="auto"
           data-testid="composer"
           rows=${rows}
           placeholder=${this.asked ? "Answer above to go on" : "Write a message"}

@@ -142,7 +142,7 @@ export class GridView extends PanelView<GridPage> {
               ${page.rows.map(
                 (row) => html`
                   <tr>
-                    ${row.map((cell, at) => html`<td class=${page.columns[at]!.align}>${cellText(cell)}</td>`)}
+                    ${row.map((cell, at) => html`<td dir="auto" class=${page.columns[at]!.align}>${cellText(cell)}</td>`)}
                   </tr>
                 `,
               )}
@@ -278,7 +278,7 @@ export class FormView extends PanelView<FormShown> {
             ({ path, title, error }) => html`
               <div class=${form.missing.includes(path) ? "missing" : ""}>
                 <dt>${title}</dt>
-                <dd>
+                <dd dir="auto">
                   ${path in form.values ? cellText(form.values[path]) : html`<span class="soft">–</span>`}
                   ${form.changed.includes(path) ? html`<small class="soft">by the assistant</small>` : nothing}
                   ${error ? html`<small class="bad">${error}</small>` : nothing}

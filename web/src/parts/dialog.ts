@@ -38,9 +38,9 @@ export class DialogView extends View {
       <dialog data-testid="dialog" aria-labelledby="dialog-title" @close=${() => this.close(null)}>
         <form @submit=${this.submit}>
           <h2 id="dialog-title">${title}</h2>
-          ${text ? html`<p>${text}</p>` : nothing}
+          ${text ? html`<p dir="auto">${text}</p>` : nothing}
           ${label
-            ? html`<label>${label}<input name="answer" data-testid="dialog-input" .value=${live(value ?? "")} required maxlength="500" autocomplete="off" /></label>`
+            ? html`<label>${label}<input name="answer" dir="auto" data-testid="dialog-input" .value=${live(value ?? "")} required maxlength="500" autocomplete="off" /></label>`
             : nothing}
           <div class="buttons">
             <button type="button" data-testid="dialog-cancel" @click=${() => this.close(null)}>Cancel</button>

@@ -41,18 +41,18 @@ export class MessageView extends View {
   private drawPart(part: Part, at: number) {
     switch (part.type) {
       case "text":
-        return this.item.role === "assistant" ? this.markdown(part.text, at) : html`<p class="plain">${part.text}</p>`;
+        return this.item.role === "assistant" ? this.markdown(part.text, at) : html`<p class="plain" dir="auto">${part.text}</p>`;
       case "reasoning":
         return html`
           <details class="reasoning" data-testid="reasoning">
             <summary>${part.open ? html`<span class="working">Thinking</span>` : "Reasoning"}</summary>
-            <div class="plain">${part.text}</div>
+            <div class="plain" dir="auto">${part.text}</div>
           </details>
         `;
       case "call":
         return toolCall(part);
       case "file":
-        return html`<p class="file">${part.name}</p>`;
+        return html`<p class="file" dir="auto">${part.name}</p>`;
     }
   }
 
@@ -60,7 +60,7 @@ export class MessageView extends View {
     const reader = (this.readers[at] ??= new MarkdownReader());
     return html`
       <div class="prose" @click=${this.copyCode}>
-        ${reader.blocks(text).map((block) => html`<div class="block">${unsafeHTML(block)}</div>`)}
+        ${reader.blocks(text).map((block) => html`<div class="block" dir="auto">${unsafeHTML(block)}</div>`)}
       </div>
     `;
   }

@@ -32,11 +32,11 @@ function question(request: RunRequest, single: boolean) {
   const id = idOf(request);
   const prompt = request.prompt || (isApproval(request) ? "May the tool run?" : "What shall it be?");
   if (!isApproval(request))
-    return html`<label>${prompt}<input name=${id} data-testid="answer-input" required autocomplete="off" /></label>`;
-  if (single) return html`<p>${prompt}</p>${callLine(request)}`;
+    return html`<label><span dir="auto">${prompt}</span><input name=${id} dir="auto" data-testid="answer-input" required autocomplete="off" /></label>`;
+  if (single) return html`<p dir="auto">${prompt}</p>${callLine(request)}`;
   return html`
     <fieldset>
-      <legend>${prompt}</legend>
+      <legend dir="auto">${prompt}</legend>
       ${callLine(request)}
       <label class="choice"><input type="radio" name=${id} value="yes" required /> Approve</label>
       <label class="choice"><input type="radio" name=${id} value="no" /> Deny</label>
@@ -48,7 +48,7 @@ function question(request: RunRequest, single: boolean) {
 function callLine({ data }: RunRequest) {
   if (typeof data?.tool !== "string") return nothing;
   const args = JSON.stringify(data.arguments ?? {});
-  return html`<code class="call-line">${data.tool} ${args.length > LONG ? `${args.slice(0, LONG)}…` : args}</code>`;
+  return html`<code class="call-line" dir="ltr">${data.tool} ${args.length > LONG ? `${args.slice(0, LONG)}…` : args}</code>`;
 }
 
 const LONG = 300;

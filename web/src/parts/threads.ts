@@ -28,6 +28,7 @@ export class ThreadsView extends View {
         <input
           id="thread-search"
           type="search"
+          dir="auto"
           data-testid="thread-search"
           placeholder="Search"
           autocomplete="off"
@@ -53,7 +54,7 @@ export class ThreadsView extends View {
     return html`
       <li data-testid="thread" data-thread-id=${thread.thread_id} data-status=${status ?? ""} class=${open ? "open" : ""}>
         <a href=${threadHref(thread.thread_id)} aria-current=${open ? "page" : nothing} title=${title}>
-          <span class="title">${title}</span>
+          <span class="title" dir="auto">${title}</span>
           <span class="when">
             ${status && status !== "completed" ? html`<span class="state">${STATUS_WORDS[status] ?? status}</span>` : nothing}
             ${when(thread.updated_at)}

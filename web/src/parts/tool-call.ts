@@ -48,7 +48,7 @@ export function toolCall(call: CallPart) {
 const fold = (label: string, text: string) => html`
   <details ?open=${isShort(text)}>
     <summary>${label}${isShort(text) ? nothing : html` <small>${size(text.length)}</small>`}</summary>
-    <div class="code">
+    <div class="code" dir="ltr">
       <button type="button" class="copy quiet" @click=${(e: Event) => copyFrom(e.currentTarget as HTMLElement, text)}>
         Copy
       </button>
