@@ -1,4 +1,4 @@
-"""A stop that can be asked for from any thread and observed in any style (contracts.CancelToken)."""
+"""A stop that can be asked for from any thread and observed in any style (contracts.CancelToken); what is no failure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any, Final
 
 logger = logging.getLogger("pilothouse")
+
+ENDING: Final = (KeyboardInterrupt, SystemExit)
+"""These end the process, whoever raises them. A function that waits for nothing raises nothing else that is no failure."""
+
+LEAVING: Final = (asyncio.CancelledError, *ENDING)
+"""Out of a user's code these are passed on (AC-66). Everything else is a failure of it, also what is no `Exception`."""
+
+
+def is_closing(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Whether `error` closes the coroutine that sees it in `task`, and did not come out of what that awaits.
+
+    Who gets it has to leave at once. A coroutine is run by its task, and closed by whoever throws it away: `GeneratorExit`
+    is all that it sees of either.
+    """
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        return asyncio.current_task() is not task
+    except RuntimeError:  # no loop runs any more
+        return True
 
 
 class Token:
@@ -35,7 +56,9 @@ class Token:
         for callback in callbacks:
             try:
                 callback()
-            except Exception:
+            except LEAVING:
+                raise
+            except BaseException:
                 logger.exception("a cancel callback failed")
         return True
 

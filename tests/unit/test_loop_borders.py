@@ -22,7 +22,7 @@ from pilothouse.loop.config import Limits, LoopConfig, RetryPolicy
 from pilothouse.loop.hooks import Block, NextTurn, Override, Rewrite
 from pilothouse.loop.ready_tools import external_tool, schema_tool
 from pilothouse.loop.stuck import StuckToolConfig
-from pilothouse.loop.tools import Backgrounded, ToolResult, tool
+from pilothouse.loop.tools import Backgrounded, Tool, ToolResult, tool
 from pilothouse.messages import File, Image, Message, Reasoning, Structured, Text, ToolSpec, user_message
 from pilothouse.records import RunSpec
 from pilothouse.responses import (
@@ -482,17 +482,22 @@ class Outcome(BaseException):
     """As test runners and other event loops have them."""
 
 
-async def test_a_run_whose_code_raises_what_is_no_exception_is_unknown_and_nobody_waits_for_ever() -> None:
+@pytest.mark.parametrize("kind", [Outcome, GeneratorExit])
+async def test_a_run_whose_code_raises_what_is_no_exception_is_unknown_and_nobody_waits_for_ever(
+    kind: type[BaseException],
+) -> None:
     """LP-46, RC §3.8: a fault is raised, and the run has an end for everybody who waits."""
-
-    def fail(_: object) -> None:
-        raise Outcome("x")
-
     provider = ScriptedProvider([call("work", {}, call_id="a")], "done")
-    loop = AgentLoop(provider, tools=[plain()], config=LoopConfig(before_tool_call=fail))
-    async with RunController(loop) as runs:
+
+    def supply() -> list[Tool]:
+        if provider.requests:
+            raise kind("x")
+        return [plain()]
+
+    async with RunController(AgentLoop(provider, tools=supply)) as runs:
         run = await runs.start(RunSpec("run", "thread", (user_message("Hello", "input"),)))
-        assert (await asyncio.wait_for(run.wait(), 30)).outcome == Unknown("error", "Outcome: x")
+        found = (await asyncio.wait_for(run.wait(), 30)).outcome
+        assert found == Unknown("error", f"{kind.__name__}: x")
 
 
 @pytest.mark.parametrize(

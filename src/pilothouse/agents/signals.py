@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, final
 
 from ..agent_contracts import Signal
+from ..cancel import LEAVING
 
 logger = logging.getLogger("pilothouse.agents")
 
@@ -138,7 +139,9 @@ def call(callback: Callback[T], value: T, name: str) -> None:
     """Tells one subscriber; what it raises is logged and changes nothing (AG-6)."""
     try:
         callback(value)
-    except Exception:
+    except LEAVING:
+        raise
+    except BaseException:
         logger.exception("subscriber %s of %s failed", getattr(callback, "__qualname__", callback), name)
 
 

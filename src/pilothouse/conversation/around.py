@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
+from ..cancel import LEAVING, is_closing
 from ..errors import HookError, PostponeTimeout, ReplyTimeout, SendAbandoned, SendRefused
 from ..events import Outcome
 from ..loop.timers import call_later
@@ -392,9 +393,14 @@ class Around:
             self._finish()
 
     async def _tell(self, key: str, name: str, hook: Callable[..., Any], event: ResponseEvent) -> None:
+        task = asyncio.current_task()
         try:
             await self.caller.call(key, name, hook, replace(event, hook_errors=tuple(self.failures)))
-        except Exception as error:  # noqa: BLE001 - the outcome stands (TC-53)
+        except LEAVING:
+            raise
+        except BaseException as error:
+            if is_closing(error, task):
+                raise
             self.note(key, name, error)
 
     def note(self, key: str, name: str, error: BaseException) -> None:

@@ -5,6 +5,7 @@ One `Composition` a conversation that has controllers. The order is the one in w
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
+from ..cancel import ENDING, is_closing
 from ..clock import within
 from ..contracts import Clock
 from ..core.canonical import NotJSON, encode
@@ -239,13 +241,19 @@ class Composition:
     async def aclose(self, limit: float, clock: Clock) -> None:
         """Closes those that were not open yet when they were registered, bounded, and gives all up."""
         until = clock.monotonic() + limit
+        task = asyncio.current_task()
+        assert task is not None
+        cancels = task.cancelling()
         for member in reversed(self.members):
             if member.closes:
                 try:
                     await within(clock, until - clock.monotonic(), member.controller.aclose())
                 except TimeoutError:
                     logger.warning("AI controller %s did not close within close_timeout", member.key)
-                except Exception:
+                except BaseException as error:
+                    stopped = isinstance(error, asyncio.CancelledError) and task.cancelling() > cancels
+                    if stopped or isinstance(error, ENDING) or is_closing(error, task):
+                        raise
                     logger.exception("AI controller %s could not be closed", member.key)
         self.release()
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
+from ..cancel import LEAVING, is_closing
 from .options import CALLBACKS
 
 logger = logging.getLogger("pilothouse.conversation")
@@ -94,7 +95,9 @@ class Notifier:
             if option is not None:
                 try:
                     result = option(piece, text)
-                except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
+                except LEAVING:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a callback cannot break the machine
                     self.failed(error, CHUNK)
                 else:
                     if result is not None and inspect.isawaitable(result):
@@ -161,7 +164,9 @@ class Notifier:
     ) -> None:
         try:
             result = callback(*args)
-        except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
+        except LEAVING:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a callback cannot break the machine
             self.failed(error, name)
             return
         if result is not None and inspect.isawaitable(result):
@@ -190,7 +195,11 @@ class Notifier:
                 continue
             try:
                 await due.waiting
-            except Exception as error:  # noqa: BLE001 - a callback cannot break the machine
+            except LEAVING:
+                raise
+            except BaseException as error:
+                if is_closing(error, self._task):
+                    raise
                 self.failed(error, due.name)
 
     def failed(self, error: BaseException, name: str) -> None:
@@ -200,7 +209,9 @@ class Notifier:
         if told is not None:
             try:
                 told(error, name)
-            except Exception:
+            except LEAVING:
+                raise
+            except BaseException:
                 logger.exception("on_callback_error failed")
 
     @property

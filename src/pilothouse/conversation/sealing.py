@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from asyncio import CancelledError
+from asyncio import CancelledError, current_task
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, final
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import msgspec
 from msgspec.structs import replace
 
+from ..cancel import ENDING, is_closing
 from ..commands import Command, FollowUp, Steer
 from ..contracts import GatePoint, RunFold, RunPort
 from ..core.canonical import encode
@@ -299,7 +300,7 @@ class Changes:
 
     def failed(self, key: str, cause: BaseException) -> RunEnded:
         """A state could not be prepared: none is committed."""
-        if not isinstance(cause, Exception):
+        if isinstance(cause, ENDING):
             self.ends_process = cause
         self.error = CommitFailed(key)
         self.error.__cause__ = cause
@@ -342,7 +343,9 @@ class Changes:
                 before = controller.state
                 try:
                     controller.apply(staged.value, prepared)
-                except (Exception, CancelledError) as error:  # noqa: BLE001 - the journal holds the new state
+                except ENDING:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the journal holds the new state
                     around.note(member.key, "apply", error)
                 self.commits[member.key] = "committed"
                 self._composition.states.committed(member.key, staged)
@@ -373,7 +376,9 @@ def _public(member: Member, value: Any) -> JSON:
     try:
         shown = member.staged.public(value)
         size = len(encode(shown))
-    except Exception:
+    except ENDING:
+        raise
+    except BaseException:
         logger.exception("the public state of %s cannot be shown", member.key)
         return None
     if size > LARGEST_PUBLIC:
@@ -492,6 +497,7 @@ class ReplyPort:
             self.commands.on_arrival(said.append),
         )
         prepared: list[tuple[Member, Staged, object]] = []
+        task = current_task()
         try:
             for member, staged in chosen:
                 assert member.staged is not None
@@ -501,7 +507,11 @@ class ReplyPort:
                     )
                 except Halted:
                     raise RecordRefused("stopping", "stopped while the state was prepared") from None
-                except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - nothing is committed
+                except CancelledError:
+                    raise
+                except BaseException as error:
+                    if is_closing(error, task):
+                        raise
                     return changes.failed(member.key, error), []
                 prepared.append((member, staged, made))
             if self._reopens and any(isinstance(item.body, Steer | FollowUp) for item in said):

@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from ..cancel import LEAVING
 from ..contracts import GatePoint, Host
 from ..core.lifecycle import AgentState, Input, step
 from ..events import Cancelled, Completed, Outcome, Truncated
@@ -92,7 +93,9 @@ class Stage:
         if self._host is not None:
             try:
                 self._host.request_update()
-            except Exception as error:  # noqa: BLE001 - a host cannot break the machine
+            except LEAVING:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a host cannot break the machine
                 self.notifier.failed(error, "request_update")
         self.notifier.drain()
 

@@ -7,13 +7,13 @@ come from when a thread is opened or goes back is `states`.
 from __future__ import annotations
 
 import logging
-from asyncio import CancelledError
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from ..cancel import ENDING
 from ..core.canonical import encode
 from ..errors import ToolError, UsageError
 from ..messages import JSON
@@ -161,7 +161,9 @@ class StagedController(BaseAIController, Generic[S]):
         for callback in self._listeners:
             try:
                 callback(change)
-            except (Exception, CancelledError) as error:
+            except ENDING:
+                raise
+            except BaseException as error:
                 logger.exception("on_change of %s failed", type(self).__name__)
                 if failed is not None:
                     failed(error)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Self, final
 
-from ..cancel import Token
+from ..cancel import ENDING, LEAVING, Token, is_closing
 from ..clock import SystemClock, wait_any, within
 from ..contracts import Clock, Host
 from ..errors import AgentClosed, ConfigError, PermanentUploadError, UploadError, UsageError
@@ -326,8 +326,10 @@ class UploadController:
             return None
         try:
             why = validate(file)
-        except Exception as error:  # noqa: BLE001 - errors this file only (AC-142)
-            return error
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001 - errors this file only (AC-142)
+            return _shown(error)
         return None if why is None else PermanentUploadError(str(why))
 
     def _pump(self) -> None:
@@ -346,6 +348,7 @@ class UploadController:
         work = asyncio.ensure_future(provider.upload(upload.item.file, UploadOptions(signal, told)))
         self._orphans.add(work)
         work.add_done_callback(self._came_home)
+        task = asyncio.current_task()
         error: Exception
         try:
             await wait_any(self._clock, limit, work)
@@ -354,8 +357,12 @@ class UploadController:
             if not work.cancelled() or upload.signal is not signal:
                 raise
             error = UploadError("the provider cancelled its own upload")
-        except Exception as failure:  # noqa: BLE001 - a provider may raise anything; it is told of the file
-            error = failure
+        except ENDING:
+            raise
+        except BaseException as failure:  # a provider may raise anything; it is told of the file
+            if is_closing(failure, task):
+                raise
+            error = _shown(failure)
         else:
             self._completed(upload, signal, result)
             return
@@ -481,7 +488,9 @@ class UploadController:
         if self._host is not None:
             try:
                 self._host.request_update()
-            except Exception as error:  # noqa: BLE001 - a host cannot break the machine
+            except LEAVING:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a host cannot break the machine
                 self._notifier.failed(error, "request_update")
         self._notifier.drain()
 
@@ -491,6 +500,11 @@ def _checked(provider: Any) -> UploadProvider:
         shown = f"the class {provider.__name__}" if isinstance(provider, type) else type(provider).__name__
         raise TypeError(f"an upload provider has an async upload(file, options); got {shown}")
     return provider  # type: ignore[no-any-return]
+
+
+def _shown(error: BaseException) -> Exception:
+    """A failure as an item holds it."""
+    return error if isinstance(error, Exception) else UploadError(f"the provider raised {error!r}")
 
 
 def _result_of(work: asyncio.Future[UploadResult], limit: float) -> UploadResult:

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 import msgspec
 
+from ..cancel import ENDING
 from ..events import CallStarted
 from ..messages import UNSET, ToolCall
 from .asks import Asks
@@ -167,6 +168,8 @@ class Admission:
             try:
                 told = tool.expected(ready.arguments)
                 declared = None if told is None else float(told)
-            except Exception:
+            except ENDING:
+                raise
+            except BaseException:
                 logger.exception("the expected time of tool %s could not be told", tool.name)
         return StuckWatch(config, ready.effect, attempt, declared, now)

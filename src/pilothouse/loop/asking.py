@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, final
 import msgspec
 from msgspec import Struct
 
+from ..cancel import ENDING
 from ..contracts import RunPort
 from ..core.assembly import Assembly
 from ..core.window import message_tokens
@@ -144,7 +145,9 @@ class Asking:
             return msgspec.structs.replace(
                 error, message=redactor.text(error.message), native=redactor.json(error.native)
             )
-        except Exception:
+        except ENDING:
+            raise
+        except BaseException:
             logger.exception("the redactor failed: an error is recorded without its words")
             return msgspec.structs.replace(error, message="", native=None)
 

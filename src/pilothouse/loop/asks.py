@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar, final
 
+from ..cancel import ENDING
 from ..commands import TERMINATE, Allow, Deny, ExternalResult, InputAnswer, Request, Resolution
 from ..contracts import PendingCommand
 from ..core.calls import CallState, operation_digest, text_parts
@@ -200,7 +201,9 @@ class Asks:
             if resolution.scope == "thread":
                 try:
                     rule = self._work.plan.config.approval.rule(self._checker.view(ready), ready.tool)
-                except Exception:
+                except ENDING:
+                    raise
+                except BaseException:
                     logger.exception("what is to be remembered of tool %s could not be told", ready.tool.name)
                     await pending.reject("answer_mismatch", "It cannot be remembered: allow it once.")
                     return

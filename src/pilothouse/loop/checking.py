@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 from msgspec import Struct
 
+from ..cancel import ENDING
 from ..core.calls import arguments_digest, idempotency_key
 from ..errors import ToolError
 from ..events import Effect
@@ -91,7 +92,9 @@ class Checker:
             given = tool.prepare(dict(call.arguments))
         except ToolError as error:
             return Refusal("invalid_args", str(error))
-        except Exception:
+        except ENDING:
+            raise
+        except BaseException:
             logger.exception("preparing a call of tool %s failed", tool.name)
             return Refusal("hook_error", f"{tool.name} was not run: its arguments could not be prepared.")
         return self.accept(call, tool, given)
@@ -102,12 +105,16 @@ class Checker:
             frozen = tool.accept(given)
         except (InvalidArguments, ToolError) as error:
             return Refusal("invalid_args", str(error))
-        except Exception:
+        except ENDING:
+            raise
+        except BaseException:
             logger.exception("checking the arguments of a call of tool %s failed", tool.name)
             return Refusal("hook_error", f"{tool.name} was not run: its arguments could not be checked.")
         try:
             effect, resource = tool.effect_of(frozen.json), tool.resource_of(frozen.json)
-        except Exception:
+        except ENDING:
+            raise
+        except BaseException:
             logger.exception("effect or resource of a call of tool %s could not be told", tool.name)
             return Refusal("hook_error", f"{tool.name} was not run: what it would do could not be told.")
         digest = arguments_digest(frozen.json)
@@ -139,7 +146,9 @@ class Checker:
             return policy.decide(self.view(ready), ready.tool, rules)
         except Stopped:
             raise
-        except Exception:
+        except ENDING:
+            raise
+        except BaseException:
             logger.exception("the approval policy failed for tool %s", ready.tool.name)
             return Decision("deny", "The approval policy failed.")
 

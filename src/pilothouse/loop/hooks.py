@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar, final
 
 from msgspec import Struct
 
+from ..cancel import LEAVING, is_closing
 from ..contracts import CancelScope, Clock
 from ..events import Effect
 from ..messages import JSON, Message, Model, Part, ToolSpec, Usage
@@ -186,6 +187,7 @@ class Caller:
             HookFailed: it raised, exceeded its time, or returned another type.
             Stopped: the run was stopped; this wins over what the hook returned.
         """
+        task = asyncio.current_task()
         try:
             value = self._called(hook, args)
             if inspect.isawaitable(value):
@@ -194,7 +196,11 @@ class Caller:
             raise
         except Interrupted:
             raise HookFailed(f"{name} took too long") from None
-        except Exception as error:
+        except LEAVING:
+            raise
+        except BaseException as error:
+            if is_closing(error, task):
+                raise
             if self._scope.cancelled:
                 raise Stopped from None
             logger.exception("hook %s failed", name)

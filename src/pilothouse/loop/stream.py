@@ -13,10 +13,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from msgspec.structs import replace
 
+from ..cancel import ENDING, LEAVING, is_closing
 from ..contracts import Clock, Provider
 from ..core.canonical import NotJSON, check, misshapen
 from ..errors import ProviderError
@@ -97,6 +98,7 @@ class Response:
         "_shut_since",
         "_silence",
         "_stream",
+        "_task",
         "_timed",
         "_unsubscribe",
         "_unwatch",
@@ -117,7 +119,8 @@ class Response:
     ) -> None:
         self.end: StreamEnd | None = None
         self.events = 0
-        self._cancels = 0  # of the reading task, by others
+        self._task: asyncio.Task[Any] | None = None  # that reads it
+        self._cancels = 0  # of that task, by others
         self._provider = provider
         self._request = request
         self._scope = scope
@@ -145,6 +148,7 @@ class Response:
     # Reading
 
     async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
         self._cancels = _cancels()
         self._unsubscribe = self._scope.on_cancel(self._stopped)
         if self._timed and self._gate.watch is not None:
@@ -188,7 +192,7 @@ class Response:
                     break
                 if paused:
                     await self._pass()
-        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
+        except BaseException as error:  # noqa: BLE001 - judged there
             self._judge(error)
         return self._close_with(consume)
 
@@ -203,7 +207,7 @@ class Response:
                 self._admit(await anext(self._iterator), give)
         except StopAsyncIteration:
             self._close_with(give)
-        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - judged there
+        except BaseException as error:  # noqa: BLE001 - judged there
             self._judge(error)
             self._close_with(give)
 
@@ -245,7 +249,8 @@ class Response:
                 self._fault("it was cancelled from inside: nobody had stopped it")
                 self._verdict = self._broken()
             return
-        assert isinstance(error, Exception)
+        if isinstance(error, LEAVING) or is_closing(error, self._task):
+            raise error
         self._fault("it raised %s", type(error).__name__, exc_info=True)
         if self._verdict is None:
             self._verdict = self._of_exception(error)
@@ -325,7 +330,7 @@ class Response:
         self._fault("its stream ended without an end")
         return StreamEnd("unknown", cause="eof")
 
-    def _of_exception(self, error: Exception) -> StreamEnd:
+    def _of_exception(self, error: BaseException) -> StreamEnd:
         if isinstance(error, ProviderError) and error.info is not None:
             return StreamEnd("error", error=error.info)
         if isinstance(error, OSError):  # ConnectionError, TimeoutError, ssl and socket errors
@@ -437,14 +442,22 @@ class Response:
             waits_for = closing.send(None)
         except StopIteration:
             return
-        except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
+        except ENDING:
+            raise
+        except BaseException:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
             self._fault("closing its stream failed", exc_info=True)
             return
+        task, cancels = asyncio.current_task(), _cancels()
         try:
             await Interruptible(self._clock, limit=GRACE).run(closing, waits_for)
         except Interrupted:
             self._fault("its stream does not close")
-        except Exception:  # noqa: BLE001 - an adapter that cannot close is no reason to fail the reader
+        except ENDING:
+            raise
+        except BaseException as error:
+            stopped = isinstance(error, asyncio.CancelledError) and _cancels() != cancels
+            if stopped or is_closing(error, task):
+                raise
             self._fault("closing its stream failed", exc_info=True)
 
 

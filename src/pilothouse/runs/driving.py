@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ..cancel import is_closing
 from ..core.batch import Written
 from ..core.run import HOST
 from ..errors import ProtocolViolation, RecordRefused, StartRefused
@@ -30,6 +31,7 @@ async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) 
     reason = "the runtime returned without an end"
     refusal: StartRefused | None = None
     cancelled: asyncio.CancelledError | None = None
+    task = asyncio.current_task()
     try:
         await work
     except StartRefused as error:
@@ -42,9 +44,11 @@ async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) 
         cause, reason = "cancelled_outside", "the run's task was cancelled"
     except (RecordRefused, ProtocolViolation) as error:
         cause, reason = "error", f"{type(error).__name__}: {error}"
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise  # the process or the loop ends: nothing more can be recorded here
+    except (KeyboardInterrupt, SystemExit):
+        raise  # the process ends: nothing more can be recorded here
     except BaseException as error:
+        if is_closing(error, task):
+            raise
         # A new attachment that told nothing yet: what failed is the recovery.
         cause = failing if live.state.takeovers else "error"
         reason = f"{type(error).__name__}: {error}"
