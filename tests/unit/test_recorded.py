@@ -13,10 +13,12 @@ from pilothouse.errors import ToolError
 from pilothouse.events import CallFinished, CallStarted, Completed, RequestOpened
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.approval import ApprovalPolicy
+from pilothouse.loop.compaction import Compactor
 from pilothouse.loop.config import Limits, LoopConfig, RetryPolicy
 from pilothouse.loop.context import ToolContext
+from pilothouse.loop.hooks import CallDone, Override
 from pilothouse.loop.tools import tool
-from pilothouse.messages import Usage
+from pilothouse.messages import ArtifactRef, Message, Model, Text, Usage
 from pilothouse.records import Record
 from pilothouse.testing import LoopRig, RecordedRun, RunFacts, ScriptedProvider
 from pilothouse.testing.scripted import Cut, call, failure, thought
@@ -206,3 +208,92 @@ async def test_a_run_that_breaks_the_rules_is_found_out() -> None:
     with pytest.raises(AssertionError, match="has its result"):
         RunFacts(without).assert_valid()
     assert RunFacts([]).outcome is None
+
+
+# What is around a recording: functions, large results, hooks after a call, summaries
+
+
+def shout(path: str) -> str:
+    """Shouts."""
+    ENTERED.append(path)
+    return f"{path}!"
+
+
+async def of(loop: AgentLoop, history: tuple[Message, ...] = (), tmp_path: Path | None = None) -> RecordedRun:
+    run = LoopRig(loop, history=history)
+    await run.run()
+    recording = RecordedRun(run.start.spec, history, run.records)
+    if tmp_path is not None:
+        recording.save(tmp_path / "run.json")
+        recording = RecordedRun.load(tmp_path / "run.json")
+    ENTERED.clear()
+    return recording
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_plain_function_is_wrapped_like_a_tool(*, strict: bool) -> None:
+    """ToolLike: what a loop takes as a tool is taken here, too, and not called."""
+    script = [call("shout", {"path": "a"})], "done"
+    recording = await of(AgentLoop(ScriptedProvider(*script), tools=[shout]))
+    await recording.replay(lambda provider, wrap: AgentLoop(provider, tools=[wrap(shout)]), strict=strict)
+    assert ENTERED == []
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_result_that_was_spilled_and_read_again_is_played(tmp_path: Path, *, strict: bool) -> None:
+    """TL-15: the bytes are not in the recording, and need not be: what was read of them is."""
+
+    @tool(effect="read")
+    async def dump(size: int) -> dict[str, str]:
+        """Dumps."""
+        return {"all": "é" * size}
+
+    def read(request: Any) -> Any:
+        parts = [part for message in request.messages for part in message.parts]
+        (left_out,) = [part.digest for part in parts if isinstance(part, ArtifactRef)]
+        return [call("read_artifact", {"id": left_out, "offset": 5_001, "length": 20})]
+
+    script = [call("dump", {"size": 100_000})], read, "done"
+    recording = await of(AgentLoop(ScriptedProvider(*script), tools=[dump]), tmp_path=tmp_path)
+    assert "bytes follow" in str([record.fact for record in recording.records])
+    await recording.replay(lambda provider, wrap: AgentLoop(provider, tools=[wrap(dump)]), strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_hook_after_a_call_gets_what_it_got_then(tmp_path: Path, *, strict: bool) -> None:
+    """EF-7: not what it had made of that."""
+
+    def louder(done: CallDone) -> Override:
+        return Override(parts=(Text("".join(p.text for p in done.result if isinstance(p, Text)) + "!"),))
+
+    def made(provider: Any, wrap: Any) -> AgentLoop:
+        return AgentLoop(provider, tools=[wrap(shout)], config=LoopConfig(after_tool_call=louder))
+
+    script = [call("shout", {"path": "a"})], "done"
+    recording = await of(made(ScriptedProvider(*script), lambda given: given), tmp_path=tmp_path)
+    assert "a!!" in str([record.fact for record in recording.records])
+    await recording.replay(made, strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("summary", ["They talked.", failure("auth")], ids=["told", "failed"])
+async def test_a_summary_is_played_and_no_model_is_asked_for_it(
+    tmp_path: Path, summary: Any, *, strict: bool
+) -> None:
+    """LP-13: what is left out is decided anew, in the recorded words; a compaction that failed fails again."""
+    history = tuple(
+        Message(f"{role}{turn}", role, (Text(role * 900),))
+        for turn in range(12)
+        for role in ("user", "assistant")
+    )
+    model = Model("small", "scripted", 20_000, 1_000)
+
+    def made(provider: Any, _: Any, writer: Any = None) -> AgentLoop:
+        relief = Compactor(writer or ScriptedProvider(), keep=0.2)
+        return AgentLoop(provider, config=LoopConfig(model=model, over_window_relief=relief))
+
+    writer = ScriptedProvider([summary, Usage(input=9, output=3)] if isinstance(summary, str) else summary)
+    loop = made(ScriptedProvider("well"), None, writer)
+    recording = await of(loop, history, tmp_path)
+    assert len(writer.requests) == 1
+    await recording.replay(made, strict=strict)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from msgspec import Struct
@@ -129,6 +129,7 @@ class AgentLoop:
         self._trails = Trails()
         self._plan: Plan | None = None  # of a run without options
         self._instructions = ""
+        self._with_reader: Callable[[Work, ToolSet], ToolSet] = _with_reader
         self.config_digest: str = _digest_of(self.config, system_prompt, self._tools().digest)
 
     def offering(self, tools: Sequence[Tool], instructions: str = "", *, digest: str = "") -> AgentLoop:
@@ -156,6 +157,12 @@ class AgentLoop:
             _plan=None,
             config_digest=digest or digest_of([self.config_digest, supply().digest, instructions]),
         )
+        return twin
+
+    def played(self, config: LoopConfig, wrap: Callable[[Tool], Tool]) -> AgentLoop:
+        """The same loop for a run that is played again: under another configuration, its own tools wrapped as others are."""
+        twin = copy(self)
+        vars(twin).update(config=config, _plan=None, _with_reader=partial(_with_reader, wrap=wrap))
         return twin
 
     async def __aenter__(self) -> Self:
@@ -250,7 +257,7 @@ class AgentLoop:
         except ConfigError as error:  # of the tools, where a user's code gives them
             raise StartRefused("config", str(error)) from error
         # Given the work when it is called: a run leaves no cycle for the collector.
-        work.with_reader = _with_reader
+        work.with_reader = self._with_reader
         return work
 
     async def ask(
@@ -319,7 +326,7 @@ def _output_by(schema: JSON) -> Output:
     return output_by(schema)
 
 
-def _with_reader(work: Work, tools: ToolSet) -> ToolSet:
+def _with_reader(work: Work, tools: ToolSet, wrap: Callable[[Tool], Tool] | None = None) -> ToolSet:
     """The tools of a thread that has results which were left out (TL-15)."""
     if "read_artifact" in tools.names:
         return tools
@@ -327,7 +334,8 @@ def _with_reader(work: Work, tools: ToolSet) -> ToolSet:
     if made is None:
         from .spill import reader
 
-        made = work.reader_sets[tools.digest] = ToolSet([*tools, reader(work)])
+        read = reader(work)
+        made = work.reader_sets[tools.digest] = ToolSet([*tools, read if wrap is None else wrap(read)])
     return made
 
 

@@ -7,6 +7,7 @@ the context changes, on the record (`history_compacted`); the transcript keeps e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from hashlib import sha256
 from typing import Final, final
 
@@ -72,6 +73,12 @@ class Compactor:
         self._max_tokens = max_tokens
         self._idle = idle
         self._clock: Clock = clock or SystemClock()
+
+    def told_by(self, provider: Provider) -> Compactor:
+        """The same compaction in the words of another provider."""
+        twin = copy(self)
+        vars(twin)["_provider"] = provider
+        return twin
 
     async def __call__(self, over: OverWindow) -> Relief | None:
         """The smaller context; None if nothing can be left out.

@@ -32,6 +32,8 @@ class Spill:
 
     async def fit(self, end: CallFinished, tool: Tool | None) -> CallFinished:
         """The result as the transcript takes it: itself, if nothing of it is too large."""
+        if len(end.content) > 1 and any(type(part) is ArtifactRef for part in end.content):
+            self._work.spilled = True  # elsewhere: in the run that is played again
         limit = (tool and tool.spill_above) or self._work.plan.config.spill_above
         return await self._of(end, limit) if self._wants(end, limit) else end
 

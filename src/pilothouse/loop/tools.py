@@ -217,6 +217,11 @@ def tool(
     return _make(fn, name, description, options)
 
 
+def as_tool(given: ToolLike) -> Tool:
+    """The tool that is meant: itself, or what a plain function becomes."""
+    return given if isinstance(given, Tool) else tool(given)
+
+
 DEFAULTS: Final[Mapping[str, Any]] = {
     "effect": "non_idempotent",
     "execution": None,
@@ -303,7 +308,7 @@ class ToolSet:
     def __init__(self, tools: Iterable[ToolLike]) -> None:
         self._tools: dict[str, Tool] = {}
         for given in tools:
-            made = given if isinstance(given, Tool) else tool(given)
+            made = as_tool(given)
             if made.name in self._tools:
                 raise ConfigError(f"tools: two are called {made.name!r}")
             self._tools[made.name] = made
@@ -361,7 +366,7 @@ def _remembered(given: ToolLike, made: dict[Any, Tool]) -> Tool:
     if isinstance(given, Tool):
         return given
     if given not in made:
-        made[given] = tool(given)
+        made[given] = as_tool(given)
     return made[given]
 
 
@@ -380,6 +385,7 @@ __all__ = [
     "ToolLike",
     "ToolResult",
     "ToolSet",
+    "as_tool",
     "check_options",
     "tool",
     "tool_source",

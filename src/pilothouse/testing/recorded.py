@@ -11,12 +11,13 @@ must be what it was; `AssertionError` names the first difference.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias, final
+from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import msgspec
+from msgspec.structs import replace
 
 from ..commands import Cancel, Command
 from ..core.canonical import Body, encode, unseal
@@ -28,6 +29,7 @@ from ..events import (
     CallStarted,
     CommandReceived,
     Fact,
+    HistoryCompacted,
     Lane,
     MessageAdded,
     ModelAttemptEnded,
@@ -39,15 +41,17 @@ from ..events import (
 )
 from ..loop.agent import AgentLoop
 from ..loop.answers import ToolResult
+from ..loop.compaction import HEADER, Compactor
 from ..loop.context import current_call
+from ..loop.hooks import OverWindow, Relief
 from ..loop.port import MemoryPort
-from ..loop.tools import Tool
-from ..messages import Message, Reasoning, Structured, Text, ToolCall
+from ..loop.tools import Tool, ToolLike, as_tool
+from ..messages import Message, Reasoning, Structured, Text, ToolCall, Usage
 from ..records import Record, RunSpec, Start
 from ..responses import BlockEnded, StreamEnd, ToolCallDelta, UsageUpdate
 from .scripted import Cut, ScriptedProvider, thought
 
-Make: TypeAlias = Callable[[ScriptedProvider, Callable[[Tool], Tool]], AgentLoop]
+Make: TypeAlias = Callable[[ScriptedProvider, Callable[[ToolLike], Tool]], AgentLoop]
 
 VOLATILE: Final[Mapping[type, tuple[str, ...]]] = {
     TurnStarted: ("model", "tools_digest"),
@@ -58,6 +62,8 @@ VOLATILE: Final[Mapping[type, tuple[str, ...]]] = {
 """Fields that may differ without the loop doing something else; `strict` compares them too."""
 _BEGUN: Final = "…"
 """For the words of a response that broke off: that there were some decides that it is not asked for again, not which."""
+_RAW: Final[Mapping[str, Literal["succeeded", "failed"]]] = {"returned": "succeeded", "raised": "failed"}
+"""How a call ended that a hook was given, by what its function did."""
 _SKIPPED: Final = (RunStarted, PartialSaved, CallObserved)
 
 
@@ -91,7 +97,7 @@ class RecordedRun:
         records = []
         for seq, (lane, causation, body) in enumerate(stored.facts, 1):
             record = unseal(stored.spec.run_id, seq, 0, lane, 1, body.encode(), "", None)
-            records.append(msgspec.structs.replace(record, causation=causation))
+            records.append(replace(record, causation=causation))
         return cls(stored.spec, stored.history, records)
 
     # Playing it again
@@ -101,7 +107,7 @@ class RecordedRun:
 
         Args:
             make: makes the loop with a provider that plays the responses; `wrap` puts recorded results in the place
-                of a tool's function.
+                of a tool's function. A `Compactor` gets its recorded words by itself, whatever provider it has.
             strict: digests, figures and models must be equal too.
             timeout: seconds of real time for all of it.
 
@@ -109,7 +115,7 @@ class RecordedRun:
             AssertionError: the loop did something else; the text has the first difference.
         """
         provider = ScriptedProvider(*self._scripts())
-        loop = make(provider, self._wrap)
+        loop = self._played(make(provider, self._wrap))
         start = Start(self.spec, self.history, "", "recorded", "", 1, "")
         port = MemoryPort(start, loop.clock)
         driver = _Driver(port, self.records)
@@ -120,6 +126,13 @@ class RecordedRun:
         finally:
             await loop.aclose()
         _compare(_decisions(self.records), _decisions(port.records), strict=strict)
+
+    def _played(self, loop: AgentLoop) -> AgentLoop:
+        """The loop with the recording's words in the place of a summary's, and of what was spilled."""
+        config, relief = loop.config, loop.config.over_window_relief
+        if isinstance(relief, Compactor):
+            config = config.copy_with(over_window_relief=_Summaries(relief, self.records))
+        return loop.played(config, self._wrap)
 
     def _scripts(self) -> list[Any]:
         """One script for each request of the recording."""
@@ -142,23 +155,55 @@ class RecordedRun:
             for one in requested
         ]
 
-    def _wrap(self, tool: Tool) -> Tool:
+    def _wrap(self, given: ToolLike) -> Tool:
         """The tool with recorded results in the place of its function; one that asks people stays as it is."""
+        tool = as_tool(given)
         if tool.effect == "human":
             return tool
         played = copy(tool)
-        results = {
-            record.fact.call_id: record.fact
-            for record in self.records
-            if isinstance(record.fact, CallFinished)
-        }
+        results = _results(self.records)
 
         async def play(**_: Any) -> ToolResult:
-            return _played(results.get(current_call().call_id))
+            return _result(results.get(current_call().call_id))
 
         played.function, played.is_async = play, True
         played.reconcile = None
         return played
+
+
+class _Summaries:
+    """A `Compactor` that decides as ever, in the words that the recorded one had; it fails where that one did."""
+
+    def __init__(self, compactor: Compactor, records: Sequence[Record]) -> None:
+        self._compactor = compactor.told_by(ScriptedProvider(self._words, repeat=True))
+        self._told = iter(_summaries(records))
+        self._now: list[Any] = []
+
+    async def __call__(self, over: OverWindow) -> Relief | None:
+        self._now = next(self._told, [])
+        return await self._compactor(over)
+
+    def _words(self, _: object) -> list[Any]:
+        now, self._now = (
+            self._now,
+            self._now[:1],
+        )  # one of several steps: each is told all, the first has used all
+        return now
+
+
+def _summaries(records: Sequence[Record]) -> Iterator[list[Any]]:
+    """What was said each time that the context was to be made smaller; nothing where that failed."""
+    text = ""
+    for record in records:
+        fact = record.fact
+        if isinstance(fact, HistoryCompacted):
+            text = fact.messages[0].text.removeprefix(HEADER) if fact.messages else ""
+        elif isinstance(fact, Noted) and fact.name == "loop/guard" and isinstance(fact.data, dict):
+            used = fact.data.get("usage")
+            if fact.data.get("action") == "relief":
+                yield [text, UsageUpdate(msgspec.convert(used, Usage))] if used else [text]
+            elif fact.data.get("action") == "relief_failed":
+                yield []
 
 
 class _Driver:
@@ -216,7 +261,25 @@ def _pieces(message: Message) -> list[Any]:
     return items
 
 
-def _played(end: CallFinished | None) -> ToolResult:
+def _results(records: Sequence[Record]) -> dict[str, CallFinished]:
+    """What the calls came to, by id, before a hook had seen it: in the run that is played it is called again."""
+    results: dict[str, CallFinished] = {}
+    raw: dict[str, CallObserved] = {}
+    for record in records:
+        fact = record.fact
+        if isinstance(fact, CallObserved) and fact.status in _RAW:
+            raw[fact.call_id] = fact
+        elif isinstance(fact, CallFinished):
+            seen = raw.get(fact.call_id)
+            results[fact.call_id] = fact if seen is None else _as_seen(fact, seen)
+    return results
+
+
+def _as_seen(end: CallFinished, seen: CallObserved) -> CallFinished:
+    return replace(end, outcome=_RAW[seen.status], content=seen.content, is_error=seen.is_error)
+
+
+def _result(end: CallFinished | None) -> ToolResult:
     assert end is not None, "a call runs that the recording did not run"
     if end.outcome == "succeeded":
         structured = next((part.data for part in end.content if isinstance(part, Structured)), None)
