@@ -122,17 +122,22 @@ class _Run:
         """The seq of each event id."""
         return self._ids if not self._packed else {record.event_id: record.seq for record in self.facts}
 
-    def extend(self, records: Sequence[Record], ids: Mapping[str, int]) -> None:
-        """Takes the next records; `ids` are theirs with their seqs, in order."""
-        seq = self.head.seq
-        end = seq + len(records)
-        if records[0].seq != seq + 1 or (len(records) > 1 and [*ids.values()] != [*range(seq + 1, end + 1)]):
-            raise ValueError(f"records {[*ids.values()]} where {seq + 1} comes next")
+    def fits(self, ids: Mapping[str, int], count: int) -> bool:
+        """Whether `count` event ids are all different, and none is known. Facts that were packed are read back for it."""
         if self._packed:  # an end was thought to be the last
             self._facts, self._ids, self._packed = self.facts, self.ids, b""
+        return len(ids) == count and self._ids.keys().isdisjoint(ids)
+
+    def extend(self, records: Sequence[Record], ids: Mapping[str, int]) -> None:
+        """Takes the next records, at least one, which fit; `ids` are theirs with their seqs, in order."""
+        seq, last = self.head.seq + 1, records[-1]
+        if records[0].seq != seq or (
+            len(records) > 1 and [*ids.values()] != [*range(seq, seq + len(records))]
+        ):
+            raise ValueError(f"records {[*ids.values()]} where {seq} comes next")
         self._ids.update(ids)
         self._facts += records
-        self.head = Head(end, records[-1].chain)
+        self.head = Head(last.seq, last.chain)
 
     def pack(self) -> None:
         """Keeps the facts as bytes, if it has its end: a quarter of the memory, and nothing for the collector."""
@@ -200,7 +205,9 @@ class MemoryJournal:
         owner = None if claim is None else claim.owner.id
         start = "" if records else chain_start(spec.run_id, registration.spec_digest)
         run = _Run(len(self._order), registration, summary, Head(0, start), owner, fence)
-        self._store(run, records, _ids_of(records), summary)
+        if records:
+            run.extend(records, _ids_of(records))
+        self._count(records)
         self._runs[spec.run_id] = run
         self._order.append(run)
         if siblings is None:
@@ -227,38 +234,35 @@ class MemoryJournal:
             raise _closed("append")
         if (run := self._runs.get(run_id)) is None:
             raise RunNotFound(run_id)
-        head = run.head
-        if fence != run.fence or expected.seq != head.seq or expected.chain != head.chain:
-            if self._stored(run, records):
-                return Appended(head, duplicate=True)
-            if fence != run.fence:
-                raise FenceConflict(run_id, fence, run.fence)
-            raise SeqConflict(run_id, expected.seq, head.seq)
-        ids = run.ids
-        new = _ids_of(records)
-        if not ids.keys().isdisjoint(new):
-            if self._stored(run, records):
-                return Appended(head, duplicate=True)
-            raise DuplicateConflict(run_id, next(r.event_id for r in records if r.event_id in ids))
-        if len(new) < len(records):
-            raise DuplicateConflict(run_id, twice_in(records))
-        self._store(run, records, new, summary)
+        ids = _ids_of(records)
+        if fence != run.fence or expected != run.head or not run.fits(ids, len(records)):
+            return self._known(run, records, expected, fence)
+        run.summary = summary
+        if records:
+            run.extend(records, ids)
+        self._count(records)
+        if run.waiting:
+            self._wake(run)
         if summary.state == "terminal":
             run.owner = None
         return Appended(run.head)
 
-    def _store(
-        self, run: _Run, records: Sequence[Record], ids: Mapping[str, int], summary: RunSummary
-    ) -> None:
-        """Keeps what was looked at; `ids` are those of the records with their seqs, in order."""
-        if records:
-            run.extend(records, ids)
-        run.summary = summary
+    def _count(self, records: Sequence[Record]) -> None:
+        self._appends += 1
         self._facts += len(records)
         self._bytes += sum(map(len, map(_body, records)))
-        self._appends += 1
-        if run.waiting:
-            self._wake(run)
+
+    def _known(self, run: _Run, records: Sequence[Record], expected: Head, fence: int) -> Appended:
+        """What does not fit was stored already, or is in conflict with what was."""
+        if self._stored(run, records):
+            return Appended(run.head, duplicate=True)
+        run_id = run.registration.spec.run_id
+        if fence != run.fence:
+            raise FenceConflict(run_id, fence, run.fence)
+        if expected != run.head:
+            raise SeqConflict(run_id, expected.seq, run.head.seq)
+        known = next((record.event_id for record in records if record.event_id in run.ids), None)
+        raise DuplicateConflict(run_id, known or twice_in(records))
 
     @staticmethod
     def _stored(run: _Run, records: Sequence[Record]) -> bool:
