@@ -21,13 +21,13 @@ from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import LoopConfig
 from pilothouse.loop.hooks import OverWindow
-from pilothouse.loop.port import MemoryScope
 from pilothouse.loop.stream import supervise
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Message, Model, Text
 from pilothouse.records import RunSpec
 from pilothouse.responses import ModelRequest, TextDelta
 from pilothouse.runs.controller import RunController
+from pilothouse.scope import Scope
 from pilothouse.testing import Hold, LoopRig, ScriptedProvider, StepClock
 from pilothouse.testing.scripted import Sleep, call
 from scenarios import Driver, fixture_of, ops_of
@@ -348,7 +348,7 @@ async def test_breaking_off_closing_twice_and_from_elsewhere_leaves_nothing() ->
     request = ModelRequest(Model("m"), ())
 
     def open_one(provider: ScriptedProvider) -> Any:
-        return supervise(provider, request, scope=MemoryScope(None), clock=SystemClock())
+        return supervise(provider, request, scope=Scope(None), clock=SystemClock())
 
     before = asyncio.all_tasks()
     with warnings.catch_warnings():

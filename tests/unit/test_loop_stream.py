@@ -11,7 +11,6 @@ import pytest
 
 from pilothouse.clock import SystemClock
 from pilothouse.errors import ProviderError
-from pilothouse.loop.port import MemoryScope
 from pilothouse.loop.reading import Gate, Silence
 from pilothouse.loop.stream import Response, supervise
 from pilothouse.messages import Model
@@ -23,6 +22,7 @@ from pilothouse.responses import (
     StreamEnd,
     TextDelta,
 )
+from pilothouse.scope import Scope
 from pilothouse.testing import Hold, ScriptedProvider, StepClock
 from pilothouse.testing.scripted import Cut, Sleep
 
@@ -45,9 +45,9 @@ class Plain:
         return None
 
 
-def opened(provider: Any, scope: MemoryScope | None = None, **options: Any) -> Response:
+def opened(provider: Any, scope: Scope | None = None, **options: Any) -> Response:
     clock = options.pop("clock", None) or SystemClock()
-    return supervise(provider, REQUEST, scope=scope or MemoryScope(None), clock=clock, **options)
+    return supervise(provider, REQUEST, scope=scope or Scope(None), clock=clock, **options)
 
 
 async def read(provider: Any, **options: Any) -> list[ProviderEvent]:
@@ -141,7 +141,7 @@ async def test_a_call_of_stream_that_raises_is_an_end_too() -> None:
 async def test_a_stop_ends_the_stream_at_once_and_closes_it(deaf: bool) -> None:
     """LP-43: also before the first byte, and whatever the provider does."""
     for items in ([], ["a"]):
-        hold, scope, clock = Hold(deaf=deaf), MemoryScope(None), StepClock()
+        hold, scope, clock = Hold(deaf=deaf), Scope(None), StepClock()
         provider = ScriptedProvider([*items, hold])
         seen: list[ProviderEvent] = []
 
@@ -163,7 +163,7 @@ async def test_a_stop_ends_the_stream_at_once_and_closes_it(deaf: bool) -> None:
 
 async def test_a_stop_before_the_request_asks_nothing() -> None:
     """LP-42, [114]"""
-    scope = MemoryScope(None)
+    scope = Scope(None)
     scope.fire("stop", "user")
     provider = ScriptedProvider("hello")
     async with opened(provider, scope) as response:
@@ -173,7 +173,7 @@ async def test_a_stop_before_the_request_asks_nothing() -> None:
 
 async def test_a_stop_wins_over_an_event_that_became_ready_in_the_same_step() -> None:
     """LP-42"""
-    scope = MemoryScope(None)
+    scope = Scope(None)
     seen: list[ProviderEvent] = []
 
     def consume(event: ProviderEvent) -> None:

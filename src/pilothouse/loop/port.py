@@ -28,56 +28,7 @@ from ..events import (
 )
 from ..messages import ArtifactRef
 from ..records import Draft, Record, Start
-
-
-@final
-class MemoryScope:
-    """Implements `contracts.CancelScope`."""
-
-    def __init__(self, deadline_ms: int | None) -> None:
-        self.cancelled = False
-        self.reason = ""
-        self.source: StopSource | None = None
-        self.deadline_ms = deadline_ms
-        self._callbacks: dict[int, Callable[[], object]] = {}
-        self._next = 0
-
-    def on_cancel(self, callback: Callable[[], object], /) -> Callable[[], None]:
-        """Calls back once when cancelled, at once if it is already; returns a function that takes this back."""
-        if self.cancelled:
-            callback()
-            return _nothing
-        self._next += 1
-        key = self._next
-        self._callbacks[key] = callback
-
-        def take_back() -> None:
-            self._callbacks.pop(key, None)
-
-        return take_back
-
-    async def wait(self) -> None:
-        """Waits until cancelled."""
-        if not self.cancelled:
-            event = asyncio.Event()
-            take_back = self.on_cancel(event.set)
-            try:
-                await event.wait()
-            finally:
-                take_back()
-
-    def fire(self, reason: str, source: StopSource) -> None:
-        """Cancels; the first one counts."""
-        if self.cancelled:
-            return
-        self.cancelled, self.reason, self.source = True, reason, source
-        callbacks, self._callbacks = list(self._callbacks.values()), {}
-        for callback in callbacks:
-            callback()
-
-
-def _nothing() -> None:
-    return None
+from ..scope import Scope
 
 
 def _setter(event: asyncio.Event) -> Callable[[Command], None]:
@@ -182,7 +133,7 @@ class MemoryPort:
         spec = start.spec
         self.start = start
         self.state = RunState(spec.run_id)
-        self.scope = MemoryScope(spec.deadline_ms)
+        self.scope = Scope(spec.deadline_ms)
         self.commands = MemoryInbox(self)
         self.records: list[Record] = []
         self.artifacts: dict[str, bytes] = {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, TypeAlias, final
 
 from ..commands import StopSource
 from ..contracts import CancelScope, Clock
 from ..events import Cancelled, Failed, Incomplete, Outcome
+from ..scope import Once, nothing
 from .timers import Alarm
 
 Own: TypeAlias = Literal[
@@ -20,22 +20,16 @@ Own: TypeAlias = Literal[
 
 
 @final
-class WorkScope:
-    """Implements `contracts.CancelScope`. The first reason wins.
+class WorkScope(Once):
+    """Implements `contracts.CancelScope`. The first reason wins."""
 
-    Attributes:
-        cancelled: whether the run is to end.
-    """
-
-    __slots__ = ("_callbacks", "_count", "_outer", "_own", "_take_back", "cancelled")
+    __slots__ = ("_outer", "_own", "_take_back")
 
     def __init__(self, outer: CancelScope) -> None:
-        self.cancelled = False
+        super().__init__()
         self._outer = outer
         self._own: Own | None = None
-        self._callbacks: dict[int, Callable[[], object]] = {}
-        self._count = 0
-        self._take_back = outer.on_cancel(self._fire)
+        self._take_back = outer.on_cancel(self._happen)
 
     @property
     def reason(self) -> str:
@@ -61,7 +55,7 @@ class WorkScope:
         """Ends the run for a reason of the loop itself."""
         if not self.cancelled:
             self._own = why
-            self._fire()
+            self._happen()
 
     def outcome(self) -> Outcome:
         """How a run ends that was stopped like this (agent-loop §2.5)."""
@@ -73,44 +67,10 @@ class WorkScope:
             return Incomplete("limit", "deadline")
         return Cancelled(self._outer.reason, self._outer.source or "user")
 
-    def on_cancel(self, callback: Callable[[], object], /) -> Callable[[], None]:
-        """Calls back once when cancelled, at once if it is already; returns a function that takes this back."""
-        if self.cancelled:
-            callback()
-            return _nothing
-        self._count += 1
-        key = self._count
-        self._callbacks[key] = callback
-
-        def take_back() -> None:
-            self._callbacks.pop(key, None)
-
-        return take_back
-
-    async def wait(self) -> None:
-        """Waits until cancelled."""
-        if not self.cancelled:
-            event = asyncio.Event()
-            take_back = self.on_cancel(event.set)
-            try:
-                await event.wait()
-            finally:
-                take_back()
-
     def close(self) -> None:
         """Listens to the controller no more."""
         self._take_back()
-        self._take_back = _nothing  # no cycle is left for the collector
-
-    def _fire(self) -> None:
-        self.cancelled = True
-        callbacks, self._callbacks = list(self._callbacks.values()), {}
-        for callback in callbacks:
-            callback()
-
-
-def _nothing() -> None:
-    return None
+        self._take_back = nothing  # no cycle is left for the collector
 
 
 @final

@@ -32,11 +32,12 @@ from ..events import (
     TextTold,
 )
 from ..records import Draft, Record, Registration, Start
+from ..scope import Scope
 from .agenda import DelayLine, weakly
 from .driving import closing_refusal, see_through
 from .inline import inline
 from .partials import ENDS, Partials
-from .port import Gate, Port, Scope, resolve
+from .port import Gate, Port, resolve
 from .ring import RECORD_BYTES, Observer, Ring
 from .spilling import LARGE, may_be_large, spill
 from .timing import RunLimits

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..commands import Answer, Command, CommandKind, FollowUp, Replace, Steer, StopSource
+from ..commands import Answer, Command, CommandKind, FollowUp, Replace, Steer
 from ..contracts import GatePoint, RunFold
 from ..core.run import HOST, RUNTIME
 from ..errors import RecordRefused
@@ -27,62 +27,6 @@ def resolve(done: asyncio.Future[None]) -> None:
     """Wakes whoever awaits it, if nothing else did."""
     if not done.done():
         done.set_result(None)
-
-
-class Scope:
-    """The stop of a run. Fired once; callbacks run in order, their exceptions are logged."""
-
-    __slots__ = (
-        "__weakref__",
-        "_callbacks",
-        "cancelled",
-        "deadline_ms",
-        "reason",
-        "source",
-    )
-
-    def __init__(self, deadline_ms: int | None) -> None:
-        self.cancelled = False
-        self.reason = ""
-        self.source: StopSource | None = None
-        self.deadline_ms = deadline_ms
-        self._callbacks: list[Callable[[], object]] = []
-
-    def fire(self, reason: str, source: StopSource) -> None:
-        """Tells everybody; the first stop gives reason and source."""
-        if self.cancelled:
-            return
-        self.cancelled, self.reason, self.source = True, reason, source
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                logger.exception("a cancel callback failed")
-
-    def on_cancel(self, callback: Callable[[], object], /) -> Callable[[], None]:
-        """Calls back once when cancelled, at once if it is; the returned function takes it back."""
-        if self.cancelled:
-            callback()
-            return lambda: None
-        self._callbacks.append(callback)
-
-        def take_back() -> None:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
-
-        return take_back
-
-    async def wait(self) -> None:
-        """Waits until cancelled."""
-        if self.cancelled:
-            return
-        done = asyncio.get_running_loop().create_future()
-        take_back = self.on_cancel(lambda: resolve(done))
-        try:
-            await done
-        finally:
-            take_back()
 
 
 class Gate:
@@ -326,4 +270,4 @@ class Port:
         return await self._live.journal.get_blob(digest)
 
 
-__all__ = ["HOST", "Gate", "Inbox", "Pending", "Port", "Scope", "kind_of"]
+__all__ = ["HOST", "Gate", "Inbox", "Pending", "Port", "kind_of"]
