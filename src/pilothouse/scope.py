@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from .cancel import LEAVING
 from .commands import StopSource
 
 logger = logging.getLogger("pilothouse")
@@ -53,7 +54,9 @@ class Once:
         for callback in callbacks:
             try:
                 callback()
-            except Exception:
+            except LEAVING:
+                raise
+            except BaseException:
                 logger.exception("a cancel callback failed")
 
 
