@@ -8,11 +8,11 @@ import signal
 from typing import Any
 
 from pilothouse.agents.local import LocalAgent
-from pilothouse.agents.operation import Operation
-from pilothouse.agents.surface import Attempt, Surface
+from pilothouse.agents.operation import Later, Operation
+from pilothouse.agents.source import LocalSource
+from pilothouse.agents.surface import Attempt, Published, Surface
 from pilothouse.clock import SystemClock
 from pilothouse.conversation.controller import AgentController
-from pilothouse.core.display import Display
 from pilothouse.errors import AgentBusy, RunConflict, UsageError
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.config import LoopConfig, RetryPolicy
@@ -269,24 +269,23 @@ class ServerDriver(AgentDriver):
             await self.serving
 
 
-class Minimal(Surface):
+class Minimal(Published):
     """The least that is an agent: written by hand over a list of planned texts."""
 
-    interrupt = is_input_blocked = subagents = client_tools = usage = check_status = None  # type: ignore[assignment]
+    client_tools = check_status = None
 
     def __init__(self, plans: list[Any]) -> None:
         clock = SystemClock()
-        super().__init__("minimal", clock, Display(clock.monotonic))
+        super().__init__(Surface("minimal", clock, LocalSource(clock.monotonic, {})))
+        self.interrupt = self.is_input_blocked = self.subagents = self.usage = None  # type: ignore[assignment]
         self._plans = plans
         self._keys: dict[str, Any] = {}
         self._again = False
-
-    def _publish(self) -> None:
-        self.messages.set(self._display.messages)
+        self._runs = 0
 
     def submit(self, message=None, *, state=None, cancel=None, key=None, when_busy="raise",
                stop_on_cancel=False, **_: Any) -> Operation:  # fmt: skip
-        loop = self._enter("submit")
+        loop = self._surface.tasks.enter("submit")
         if message is not None and not message:
             raise UsageError("an empty message")
         if state is not None and not hasattr(state, "keys"):
@@ -297,14 +296,12 @@ class Minimal(Surface):
             if self._keys[key][0] != message:
                 raise RunConflict(key)
             return self._keys[key][1]
-        if self._attempt is not None:
+        if self._surface.attempt is not None:
             if when_busy == "drop":
-                return self._nothing()
+                return Operation.settled("nothing")
             raise AgentBusy("submit", "running")
         if cancel is not None and cancel.is_set():
-            op = Operation(loop)
-            op.settle("aborted")
-            return op
+            return Operation.settled("aborted")
         op = self._start(message)
         if key is not None:
             self._keys[key] = (message, op)
@@ -316,15 +313,15 @@ class Minimal(Surface):
 
     def _start(self, message: str | None, cut: int | None = None) -> Operation:
         loop = asyncio.get_running_loop()
-        number = str(self._generations)
-        attempt = Attempt(f"run{number}", Operation(loop, f"run{number}"), self._generation("run"))
-        with self._batch():
+        number, self._runs = str(self._runs), self._runs + 1
+        attempt = Attempt(f"run{number}", Operation(loop, f"run{number}"))
+        with self._surface.batch():
             if cut is not None:
-                self._display.cut(cut)
+                self._surface.display.cut(cut)
             if message is not None:
-                self._display.add_user(f"u{number}", message)
-            self._admit(attempt)
-        attempt.task = self._spawn(self._run(attempt, f"a{number}"), "run")
+                self._surface.display.add_user(f"u{number}", message)
+            self._surface.admit(attempt)
+        attempt.task = self._surface.tasks.spawn(self._run(attempt, f"a{number}"), "run")
         return attempt.op
 
     async def _run(self, attempt: Attempt, name: str) -> None:
@@ -334,52 +331,51 @@ class Minimal(Surface):
             if isinstance(step, Hold):
                 await step.wait()
             elif isinstance(step, Say):
-                with self._batch():
-                    self._display.open(name)
+                with self._surface.batch():
+                    self._surface.display.open(name)
                     for piece in step.pieces:
-                        self._display.text(name, piece)
+                        self._surface.display.text(name, piece)
             elif isinstance(step, Fail):
                 error = AgentError(step.message, "server", retryable=True)
                 self._again = True
-                self._end(attempt, "error", error=error)
-                self._settle(attempt, "error")
+                self._surface.end(attempt, "error", error=error)
+                attempt.op.settle("error")
                 return
         self._again = False
-        self._end(attempt, "success")
-        self._settle(attempt, "success")
+        self._surface.end(attempt, "success")
+        attempt.op.settle("success")
 
     def stop(self, *, grace=None):
-        self._enter("stop")
-        attempt = self._attempt
+        self._surface.tasks.enter("stop")
+        attempt = self._surface.attempt
         if attempt is None:
-            return self._later("nothing")
+            return Later.settled("nothing")
         attempt.task.cancel()
         self._again = True
-        self._end(attempt, "aborted")
-        self._settle(attempt, "aborted")
-        return self._later("stopped")
+        self._surface.end(attempt, "aborted")
+        attempt.op.settle("aborted")
+        return Later.settled("stopped")
 
     def _users(self) -> int:
-        return max(n for n, item in enumerate(self._display.messages, 1) if item.role == "user")
+        return max(n for n, item in enumerate(self._surface.display.messages, 1) if item.role == "user")
 
     def retry(self) -> Operation:
-        self._enter("retry")
-        if self._attempt is not None or not self._again:
-            return self._nothing()
+        self._surface.tasks.enter("retry")
+        if self._surface.attempt is not None or not self._again:
+            return Operation.settled("nothing")
         return self._start(None, cut=self._users())
 
     def regenerate(self, target) -> Operation:
         from pilothouse.agents.given import target_of
 
-        self._enter("regenerate")
-        if self._attempt is not None:
+        self._surface.tasks.enter("regenerate")
+        if self._surface.attempt is not None:
             raise AgentBusy("regenerate", "running")
         _, user = target_of(self.messages.get(), target)
         return self._start(None, cut=user + 1)
 
     async def aclose(self) -> None:
-        self._closed = True
-        await self._end_tasks()
+        await self._surface.tasks.aclose()
 
 
 class MinimalDriver(AgentDriver):
@@ -397,3 +393,8 @@ class MinimalDriver(AgentDriver):
     async def aclose(self) -> None:
         for agent in self.made:
             await agent.aclose()
+
+
+def tasks_of(agent: Any) -> list[asyncio.Task[Any]]:
+    """What runs for an agent on this loop."""
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith(f"pilothouse-{agent.name}-")]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from agentkit import tasks_of
 from pilothouse.agent_errors import RecoveryRequired, RequestPending, StoreConflict, UnsupportedOption
 from pilothouse.agents import MemoryInterruptStore
 from pilothouse.agents.signals import watch
@@ -16,7 +17,8 @@ from pilothouse.errors import AgentBusy, UsageError
 from pilothouse.messages import Image, Text, ToolSpec
 from pilothouse.projection import AgentMessage, Err, InterruptAnswer, MessageDelivery, Ok, Reconciled
 from pilothouse.remote import AgentLimits, AGUIAgent, Reconnect, agent_from
-from pilothouse.testing import ScriptedEndpoint
+from pilothouse.remote.function import FunctionWire
+from pilothouse.testing import FakeBackend, ScriptedEndpoint
 from pilothouse.testing.agent_suite.driving import consistent, shown, texts, until
 from pilothouse.testing.endpoint import (
     Asked,
@@ -33,11 +35,31 @@ from pilothouse.testing.endpoint import (
     tool_call,
 )
 from pilothouse.testing.scripted import Hold
+from pilothouse.transport import NoAnswer
 
 FAST = Reconnect(attempts=3, first_delay=0.0, max_delay=0.0)
 ASK = finished(
     {"type": "interrupt", "interrupts": [{"id": "i1", "reason": "confirmation", "message": "ok?"}]}
 )
+
+
+class Line(FunctionWire):
+    """A transport that may be down; `carried` is what it was given."""
+
+    def __init__(self, *scripts: Any) -> None:
+        super().__init__(FakeBackend(*scripts).run)
+        self.down = False
+        self.carried: list[bytes] = []
+
+    @asynccontextmanager
+    async def request(self, method, url, *, headers, content, timeouts):
+        self.carried.append(content)
+        if self.down:
+            raise NoAnswer("it is down", sent=False)
+        async with super().request(
+            method, url, headers=headers, content=content, timeouts=timeouts
+        ) as answer:
+            yield answer
 
 
 @asynccontextmanager
@@ -651,20 +673,19 @@ async def test_an_impossible_batch_fails_the_run(interrupts) -> None:
 
 async def test_an_answer_that_never_left_is_kept_for_retry() -> None:
     """AG-80, AG-81, AG-102: the same bytes under the same run id."""
-    endpoint = ScriptedEndpoint([started(), ASK])
-    await endpoint.__aenter__()
-    agent = AGUIAgent(endpoint.url, reconnect=FAST)
+    line = Line([started(), ASK])
+    agent = AGUIAgent("line://", reconnect=FAST, transport=line)
     await agent.submit("hi")
-    await endpoint.__aexit__()
+    line.down = True
     assert await agent.submit(resume=True) == "error"
     assert agent.error.get().kind == "connection"
     assert agent.interrupts.phase.get() == "pending"
     with pytest.raises(RequestPending, match="retry"):
         agent.submit(resume=False)
-    first = agent._book.decision
-    assert first is not None
+    assert not agent.interrupt.get().resumable
     assert await agent.retry() == "error"
-    assert agent._book.decision == first
+    _, first, again = line.carried
+    assert first == again
     await agent.aclose()
 
 
@@ -691,6 +712,14 @@ async def test_an_answer_that_is_refused(answer, phase, may_answer) -> None:
                 agent.submit("more")
 
 
+async def checked(agent: AGUIAgent) -> None:
+    """Asks, once no other question is open."""
+    while True:
+        with suppress(AgentBusy):
+            return await agent.check_status()
+        await asyncio.sleep(0)
+
+
 async def test_a_cut_answer_is_asked_about_once() -> None:
     """AG-121, AG-120: acknowledged is not finished."""
     answers = [Reconciled("acknowledged"), Reconciled("completed")]
@@ -703,15 +732,14 @@ async def test_a_cut_answer_is_asked_about_once() -> None:
     async with pair([started(), ASK], [started(), Cut()], reconcile=reconcile) as (agent, endpoint):
         await agent.submit("hi")
         assert await agent.submit(resume=True) == "interrupted"
-        async for blocked in watch(agent.is_input_blocked):
-            if asked and agent._checking is False:
-                break
-            assert blocked
+        while not asked:
+            await asyncio.sleep(0)
         assert len(asked) == 1
+        assert agent.is_input_blocked.get()
         assert agent.interrupts.phase.get() == "uncertain"
         assert agent.error.get().recovery == "check"
         assert asked[0].batch[0].id == "i1"
-        await agent.check_status()
+        await checked(agent)
         assert agent.interrupts.phase.get() == "none"
         assert agent.error.get() is None
         assert len(endpoint.asked) == 2
@@ -727,8 +755,7 @@ async def test_what_the_backend_says_decides_the_phase(reconciled) -> None:
     async with pair([started(), ASK], [Cut()], reconcile=reconcile) as (agent, _):
         await agent.submit("hi")
         await agent.submit(resume=True)
-        while agent._checking:
-            await asyncio.sleep(0)
+        await checked(agent)
         expected = "pending" if reconciled.status == "pending" else "uncertain"
         assert agent.interrupts.phase.get() == expected
 
@@ -962,6 +989,6 @@ async def test_many_runs_leave_nothing_behind() -> None:
                 await asyncio.sleep(0)
                 gc.collect()
                 counts.append(len(gc.get_objects()))
-        assert not agent._tasks
+        assert not tasks_of(agent)
         assert endpoint.open == 0
         assert counts[-1] - counts[1] < 500

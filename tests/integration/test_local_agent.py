@@ -10,11 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentkit import ONE_ATTEMPT
+from agentkit import ONE_ATTEMPT, tasks_of
 from convkit import SlowJournal
 from pilothouse.agent_errors import RecoveryRequired, RequestPending, ResumeInvalid
 from pilothouse.agents import LocalAgent
 from pilothouse.agents.signals import watch
+from pilothouse.cancel import Token
 from pilothouse.conversation.controller import AgentController
 from pilothouse.errors import AgentBusy, JournalUnavailable, MessageTooLong
 from pilothouse.journal.memory import MemoryJournal
@@ -659,6 +660,33 @@ async def test_events_of_a_run() -> None:
         assert all(isinstance(event, CustomEvent) for event in seen)
 
 
+async def test_whoever_waits_behind_a_run_is_told_of_the_close() -> None:
+    """AG-18: a submission whose turn has not come does not wait for ever."""
+    hold = Hold()
+    async with Opened(["one", hold, "!"], ["two"]) as agent:
+        agent.submit("hi")
+        await shown(agent, "one")
+        waits = agent.submit("more", when_busy="queue")
+        await shown(agent, "more")
+        await asyncio.sleep(0)  # the conversation has it
+        await agent.aclose()
+        assert await waits == "interrupted"
+        hold.release()
+
+
+async def test_an_answer_may_be_cancelled() -> None:
+    """AG-76: a token that is set while the answered run works stops that run."""
+    hold, token = Hold(), Token()
+    async with Opened([call("pay", {"amount": 1})], ["thanks", hold, "!"]) as agent:
+        assert await agent.submit("pay") == "paused"
+        op = agent.submit(resume=True, cancel=token)
+        await shown(agent, "thanks")
+        token.set("enough")
+        assert await op == "aborted"
+        assert agent.status.get() == "idle"
+        hold.release()
+
+
 async def test_publishing_may_be_thinned_out() -> None:
     """AG-8: at most every interval; the last value before a status change is published at once."""
     clock = StepClock()
@@ -686,7 +714,7 @@ async def test_a_conversation_that_is_closed_leaves_nothing_alive() -> None:
         reply = inner.reply
         await agent.aclose()
         assert await op == "interrupted"
-        assert not agent._tasks
+        assert not tasks_of(agent)
         hold.release()
         await reply.wait()
         assert type(reply.outcome).__name__ == ("Cancelled" if cancel else "Completed")
@@ -804,7 +832,7 @@ async def test_many_runs_leave_nothing_behind() -> None:
                 )
             )
     assert counts[-1] - counts[1] < 20
-    assert len(agent._tasks) <= 1
+    assert len(tasks_of(agent)) <= 1
     await agent.aclose()
     await inner.aclose()
     await runs.aclose()

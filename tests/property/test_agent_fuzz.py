@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agentkit import tasks_of
 from pilothouse.agents import LocalAgent
 from pilothouse.conversation.controller import AgentController
 from pilothouse.loop.tools import tool
@@ -71,7 +72,8 @@ def test_no_stream_breaks_an_agent(scripts, on_violation, data) -> None:
         said: list[tuple[str, str]] = []
         with consistent(agent) as wrong:
             for number in range(len(scripts)):
-                resumes = agent.interrupts.phase.get() == "pending" and agent._book.decision is None
+                shown = agent.interrupt.get()
+                resumes = shown is not None and shown.resumable
                 if resumes:
                     op = agent.submit(resume=True)
                 elif agent.interrupts.phase.get() != "none":
@@ -89,7 +91,7 @@ def test_no_stream_breaks_an_agent(scripts, on_violation, data) -> None:
                 assert resumes or said[-1] in texts(agent)
         assert wrong == []
         await agent.aclose()
-        assert not agent._tasks
+        assert not tasks_of(agent)
 
     asyncio.run(run())
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentkit import ONE_ATTEMPT
+from agentkit import ONE_ATTEMPT, tasks_of
 from pilothouse.agents import LocalAgent
 from pilothouse.cancel import Token
 from pilothouse.conversation.controller import AgentController
@@ -243,7 +243,7 @@ def test_a_local_agent(plans: list[str], actions: list[Any]) -> None:
         finally:
             await agent.aclose()
             await controller.aclose()
-        assert not agent._tasks
+        assert not tasks_of(agent)
 
     asyncio.run(run())
 
@@ -257,7 +257,7 @@ def test_a_remote_agent(plans: list[str], actions: list[Any]) -> None:
             await _clumsy(agent, actions)
         finally:
             await agent.aclose()
-        assert not agent._tasks
+        assert not tasks_of(agent)
 
     asyncio.run(run())
 
@@ -280,7 +280,7 @@ def test_closed_in_the_middle(plans: list[str], actions: list[Any], local: bool)
             await caller.act(name, *args)
         await agent.aclose()
         shown = agent.messages.get()
-        assert not agent._tasks
+        assert not tasks_of(agent)
         async with asyncio.timeout(30):
             for op in caller.ops:
                 with suppress(PilothouseError):

@@ -6,119 +6,131 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import final
 
-from ..commands import TERMINATE, Answer, Command, ExternalResult
-from ..contracts import CancelToken
+from ..commands import TERMINATE, Answer, Command, ExternalResult, Request, Resolution
+from ..conversation.controller import AgentController
 from ..core.interrupts import Step
-from ..errors import (
-    PilothouseError,
-    UsageError,
-)
+from ..errors import PilothouseError, UsageError
 from ..loop.jsonschema import problems_of
 from ..messages import JSON, Text
 from ..runs.controller import random_id
 from .answers import interrupt_of, resolution_of
-from .following import Followed, Following
+from .following import Followed, Follower
 from .given import WENT_ON
 from .operation import Operation
-from .surface import Attempt
+from .submissions import Submission
+from .surface import Attempt, Surface
 
 logger = logging.getLogger("pilothouse.agents")
 
 
-class Answering(Following):
-    """The layer that gives answers."""
+@final
+class Answerer:
+    """Gives answers to the run that is shown, as commands of it."""
 
-    def _resume(self, value: object, generation: int | None, cancel: CancelToken | None) -> Operation:
+    def __init__(self, controller: AgentController, surface: Surface, follower: Follower) -> None:
+        self._controller = controller
+        self._surface = surface
+        self._follower = follower
+
+    def resume(self, given: Submission) -> Operation:
         """Answers the open batch: each item is an answer command of the run (AG-141)."""
-        book, follow = self._book, self._follow
-        now = datetime.fromtimestamp(self._clock.time_ms() / 1000, UTC)
-        answers = book.check(value, now=now, generation=generation, problems_of=problems_of)
+        book, follow = self._surface.book, self._follower.shown
+        now = datetime.fromtimestamp(self._surface.clock.time_ms() / 1000, UTC)
+        answers = book.check(given.resume, now=now, generation=given.generation, problems_of=problems_of)
         assert follow is not None
         requests = follow.telling.state.requests
-        commands = []
-        attempt_id = random_id()
-        for answer in answers:
-            resolution = resolution_of(requests[answer.id], answer)
-            commands.append(
-                Command(f"{attempt_id[:16]}:{answer.id}"[:190], follow.run_id, Answer(answer.id, resolution))
+        prefix = random_id()[:16]
+        commands = [
+            _answer(
+                follow.run_id, f"{prefix}:{answer.id}", answer.id, resolution_of(requests[answer.id], answer)
             )
-        if cancel is not None and cancel.is_set():
-            op = Operation(asyncio.get_running_loop())
-            op.settle("aborted")
-            return op
+            for answer in answers
+        ]
+        if given.cancelled:
+            return Operation.settled("aborted")
         book.step(Step.CLAIM)
-        return self._answer(follow, commands)
+        return self._go_on(follow, commands)
 
-    def _answer(self, follow: Followed, commands: Sequence[Command]) -> Operation:
+    def hand_over(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
+        """Gives results of client tools, by request id, to the run that waits for them."""
+        follow = self._follower.shown
+        assert follow is not None
+        return self._go_on(
+            follow,
+            [
+                _external(follow.run_id, name, result, terminate=terminate)
+                for name, result in outcomes.items()
+            ],
+        )
+
+    def _go_on(self, follow: Followed, commands: Sequence[Command]) -> Operation:
         """Goes on with a waiting run."""
         loop = asyncio.get_running_loop()
-        attempt = Attempt(follow.run_id, Operation(loop, follow.run_id), self._generation(follow.run_id))
-        follow.attempt = attempt
-        with self._batch():
-            if self._book.phase == "claimed":
-                self._book.step(Step.SENT)
-            self._admit(attempt, continues=True)
-        attempt.task = self._spawn(self._command(follow, attempt, commands), "answer")
+        attempt = follow.attempt = Attempt(follow.run_id, Operation(loop, follow.run_id))
+        with self._surface.batch():
+            self._surface.book.step_if(Step.SENT)
+            self._surface.admit(attempt, continues=True)
+        attempt.task = self._surface.tasks.spawn(self._command(follow, attempt, commands), "answer")
         return attempt.op
 
     async def _command(self, follow: Followed, attempt: Attempt, commands: Sequence[Command]) -> None:
         """Sends answers; one that is refused leaves its request open (RC-41)."""
-        refused: BaseException | None = None
-        for command in commands:
-            try:
-                ack = await self._controller.runs.command(command)
-            except PilothouseError as error:
-                refused = error
-            else:
-                if ack.state in ("rejected", "unsupported"):
-                    refused = UsageError(f"the answer was refused: {ack.message or ack.code}")
-            if refused is not None:
-                break
-        if refused is None or not self._current(attempt) or follow.attempt is not attempt:
+        refused = await self._refusal(commands)
+        if refused is None or not self._surface.current(attempt) or follow.attempt is not attempt:
             return
         follow.attempt = None
-        book = self._book
+        book = self._surface.book
         requests = [item for item in follow.telling.state.requests.values() if item.kind != "external"]
-        with self._batch():
+        with self._surface.batch():
             if book.phase == "resuming":
                 book.step(Step.UNSENT)
             if requests:
                 book.restore([interrupt_of(request) for request in requests], follow.run_id)
-            self._end(attempt, "paused")
+            self._surface.end(attempt, "paused")
         attempt.op.refuse(refused)
 
-    def answer_external(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
-        """Gives results of client tools to the run that waits for them."""
-        follow = self._follow
-        assert follow is not None
-        extensions: dict[str, JSON] = {TERMINATE: True} if terminate else {}
-        commands = [
-            Command(f"external:{name}"[:190], follow.run_id, Answer(name, result), extensions)
-            for name, result in outcomes.items()
-        ]
-        return self._answer(follow, commands)
+    async def _refusal(self, commands: Sequence[Command]) -> PilothouseError | None:
+        """Sends commands, up to the first that is refused."""
+        for command in commands:
+            try:
+                ack = await self._controller.runs.command(command)
+            except PilothouseError as error:
+                return error
+            if ack.state in ("rejected", "unsupported"):
+                return UsageError(f"the answer was refused: {ack.message or ack.code}")
+        return None
 
-    async def _went_on(self) -> None:
+    async def went_on(self, requests: Sequence[Request]) -> None:
         """Open client tool calls get a result before the conversation goes on (AG-79, AG-148)."""
-        follow = self._follow
-        requests, self.client_tools.asked = self.client_tools.asked, ()
+        follow = self._follower.shown
         if follow is None:
             return
         for request in requests:
             result = ExternalResult((Text(WENT_ON),), is_error=True)
-            command = Command(
-                f"external:{request.id}"[:190], follow.run_id, Answer(request.id, result), {TERMINATE: True}
-            )
             try:
-                await self._controller.runs.command(command)
+                await self._controller.runs.command(
+                    _external(follow.run_id, request.id, result, terminate=True)
+                )
             except PilothouseError as error:
                 logger.warning("open call %s was not settled: %s", request.call_id, error)
-        await self._run_left(follow)
+        await self._follower.end_of(follow)
 
-    async def _run_left(self, follow: Followed) -> None:
-        """Waits until a run has its end, here and for the conversation."""
-        await follow.over.wait()
-        reply = self._controller.reply
-        if reply is not None and reply.id == follow.run_id:
-            await reply.wait()
+
+def _answer(
+    run_id: str,
+    command_id: str,
+    request_id: str,
+    resolution: Resolution,
+    more: Mapping[str, JSON] | None = None,
+) -> Command:
+    return Command(command_id[:190], run_id, Answer(request_id, resolution), dict(more or {}))
+
+
+def _external(run_id: str, request_id: str, result: ExternalResult, *, terminate: bool) -> Command:
+    more = {TERMINATE: True} if terminate else None
+    return _answer(run_id, f"external:{request_id}", request_id, result, more)
+
+
+__all__ = ["Answerer"]

@@ -9,6 +9,7 @@ import msgspec
 
 from ..errors import InvalidTarget, UsageError
 from ..messages import JSON, MEDIA, InputPart, Text
+from ..projection import WhenBusy
 
 POLICIES: Final = ("raise", "queue", "drop", "supersede", "steer", "rollback")
 """What `when_busy` may be."""
@@ -57,14 +58,15 @@ def target_of(messages: Sequence[Any], target: int | str) -> tuple[int, int]:
     raise InvalidTarget(f"cannot regenerate {target!r}: no user message stands before it")
 
 
-def check_policy(when_busy: object) -> None:
-    """Refuses a word that is none of them.
+def checked_policy(when_busy: WhenBusy) -> WhenBusy:
+    """What to do while a run is in flight.
 
     Raises:
-        UsageError: with the words that are.
+        UsageError: it is no such word; with those that are.
     """
     if when_busy not in POLICIES:
         raise UsageError(f"when_busy must be one of {', '.join(POLICIES)}, got {when_busy!r}")
+    return when_busy
 
 
 def checked_state(state: object) -> Mapping[str, JSON] | None:
@@ -88,4 +90,4 @@ def checked_state(state: object) -> Mapping[str, JSON] | None:
     return copied
 
 
-__all__ = ["POLICIES", "WENT_ON", "check_policy", "checked_parts", "checked_state", "target_of"]
+__all__ = ["POLICIES", "WENT_ON", "checked_parts", "checked_policy", "checked_state", "target_of"]

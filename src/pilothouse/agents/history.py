@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Final, final
 
 from ..core.checkpoints import Branch, Checkpoints, checkpoints
+from ..errors import PilothouseError
+from ..projection import EMPTY, Checkpoint
 from ..records import RunEntry, RunQuery
 from ..runs.controller import RunController
+from .signals import Cell
+from .surface import Surface
+
+logger = logging.getLogger("pilothouse.agents")
 
 MOST: Final = 1_000
 """Runs of a thread that are shown as checkpoints: the newest ones."""
@@ -16,6 +24,43 @@ _PAGE: Final = 100
 
 @final
 class History:
+    """The tree of the thread that is shown.
+
+    Attributes:
+        history: its checkpoints, newest first: one a run, with its parent and siblings.
+        checkpoints: by message id, the newest checkpoint in which that message is the last answer.
+    """
+
+    def __init__(self, runs: RunController, surface: Surface) -> None:
+        self.history: Cell[tuple[Checkpoint, ...]] = Cell(surface.hub, (), "history")
+        self.checkpoints: Cell[Mapping[str, Checkpoint]] = Cell(surface.hub, EMPTY, "checkpoints")
+        self._runs = runs
+        self._surface = surface
+        self._tree: _Tree | None = None
+
+    async def show(self, thread_id: str) -> None:
+        """Reads it, or reads it again; a journal that is away leaves what is shown."""
+        if self._tree is None or self._tree.thread_id != thread_id:
+            self._tree = _Tree(self._runs, thread_id)
+        tree = self._tree
+        try:
+            found = await tree.read()
+        except PilothouseError as error:
+            logger.warning("the history of thread %s could not be read: %s", tree.thread_id, error)
+            return
+        if tree is self._tree and not self._surface.tasks.closed:
+            with self._surface.batch():
+                self.history.set(found.history)
+                self.checkpoints.set(found.by_message)
+
+    def clear(self) -> None:
+        """Another thread is to be shown."""
+        self._tree = None
+        self.history.set(())
+        self.checkpoints.set(EMPTY)
+
+
+class _Tree:
     """Reads the runs of one thread; what has ended is read once."""
 
     def __init__(self, runs: RunController, thread_id: str) -> None:

@@ -1,14 +1,13 @@
 """`LocalAgent`: the `Agent` contract over one of our conversations (agent-contract §3.14).
 
 A façade with no life of its own: `AgentController`'s send, retry, regenerate, abort and the commands of its runs are
-the only ways in, and facts and deltas are the only way out. Whatever run the thread has, whoever started it, is
-followed by one `Followed`, and told by one `Telling`.
+the only ways in, and facts and deltas are the only way out. Each of its parts has one job: a `Sender` hands sends to the
+conversation, a `Follower` shows whatever run the thread has, whoever started it, an `Answerer` and a `Steerer` give commands
+to that run, a `Stopper` stops it, the `Thread` asks the journal, and an `Observer` notices what others do.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, Self, final
 
@@ -16,36 +15,38 @@ from msgspec.structs import replace
 
 from ..agent_errors import RecoveryRequired, UnsupportedOption
 from ..clock import SystemClock
+from ..commands import ExternalResult
 from ..contracts import CancelToken, Clock
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.reply import Reply
-from ..core.display import Display
-from ..errors import (
-    AgentBusy,
-    InvalidTarget,
-    NotOpened,
-    PilothouseError,
-    RunConflict,
-    RunNotFound,
-)
+from ..errors import AgentBusy, InvalidTarget, RunNotFound
+from ..events import Cancelled, Failed, Unknown
 from ..messages import JSON, UNSET, InputPart
-from ..projection import EMPTY, WhenBusy
-from ..records import UNFINISHED, Parent
+from ..projection import StopResult, WhenBusy
+from ..records import Parent
 from ..runs.controller import random_id
-from .checking import Checking
-from .given import check_policy, checked_parts, checked_state, target_of
-from .operation import Operation
-from .telling import Telling, told_history, told_message
+from .answering import Answerer
+from .following import Follower
+from .given import checked_parts, checked_policy, checked_state, target_of
+from .history import History
+from .localtools import LocalTools
+from .observing import Observer
+from .operation import Later, Operation
+from .sending import Sender
+from .source import LocalSource
+from .steering import Steerer
+from .stopping import Stopper
+from .submissions import Submission, Submissions
+from .surface import Published, Surface
+from .thread import Thread
 
-logger = logging.getLogger("pilothouse.agents")
-
-
-_REMEMBERED: Final = 1_000
+_REPEATED: Final = (Cancelled, Failed, Unknown)
+"""What `retry` goes on from: anything else has nothing left to do."""
 
 
 @final
-class LocalAgent(Checking):
+class LocalAgent(Published):
     """An `Agent` over an `AgentController`; an async context manager that opens the thread.
 
     Args:
@@ -72,27 +73,49 @@ class LocalAgent(Checking):
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        super().__init__(
-            controller, name, stop_grace=stop_grace, publish_interval=publish_interval, clock=clock
-        )
+        source = LocalSource(clock.monotonic, controller.shared_state)
+        surface = Surface(name, clock, source, publish_interval=publish_interval)
+        super().__init__(surface)
+        history = History(controller.runs, surface)
+        self.history, self.checkpoints = history.history, history.checkpoints
+        tools = self.client_tools = LocalTools(surface, self._hand_over)
+        follower = Follower(controller, surface, source, tools, history)
+        answerer = Answerer(controller, surface, follower)
+        thread = Thread(controller, surface, follower, history)
+        sender = Sender(controller, surface, source, tools, follower, answerer, thread)
+        stopper = Stopper(controller, surface, source, follower, sender, grace=stop_grace)
+        self._controller = controller
+        self._follower = follower
+        self._answerer = answerer
+        self._thread = thread
+        self._sender = sender
+        self._steerer = Steerer(controller, surface, tools, follower, sender)
+        self._stopper = stopper
+        self._observer = Observer(controller, surface, source, follower, sender, thread, history)
+        self._submissions = Submissions(stopper.cancel)
         self._cancel_on_close = cancel_on_close
         self._watch_interval = watch_interval
-        self._thread_id = controller.thread_id
-        self._loaded: str | None = None  # the thread's head when it was read last
-        self._keys: dict[str, tuple[object, Operation]] = {}
-        self._leave = (controller.subscribe(self), controller.watch_shared_state(self._state_changed))
-        self._show_conversation()
+        self._watching = False
+
+    @property
+    def thread_id(self) -> str:
+        """The thread's id."""
+        return self._controller.thread_id
+
+    @property
+    def controller(self) -> AgentController:
+        """What is underneath."""
+        return self._controller
 
     # Opening and closing
 
     async def open(self) -> Self:
         """Opens the thread: shows what the journal has, follows what lives, restores what waits. Idempotent."""
-        self._enter("open")
-        await self._controller.open()
-        await self._load()
-        await self._show_history()
-        if self._watch_interval and not any("watch" in task.get_name() for task in self._tasks):
-            self._spawn(self._watch(), "watch")
+        self._surface.tasks.enter("open")
+        await self._thread.open()
+        if self._watch_interval and not self._watching:
+            self._watching = True
+            self._surface.tasks.spawn(self._observer.watch(self._watch_interval), "watch")
         return self
 
     async def __aenter__(self) -> Self:
@@ -105,165 +128,23 @@ class LocalAgent(Checking):
 
     async def aclose(self) -> None:
         """Lets go of the conversation: values stay, actions raise, what runs goes on. Idempotent."""
-        if self._closed:
+        surface = self._surface
+        if surface.tasks.closed:
             return
-        self._closed = True
-        for leave in self._leave:
-            leave()
-        attempt = self._attempt
-        if self._cancel_on_close and self._follow is not None and not self._follow.over.is_set():
+        surface.tasks.closed = True
+        self._observer.close()
+        attempt, waiting = surface.attempt, self._sender.queued
+        if self._cancel_on_close and (attempt is not None or self._follower.waiting):
             self._controller.abort()
-        await self._end_tasks()
-        with self._batch():
-            if attempt is not None:
-                self._attempt = attempt
-                self._end(attempt, "interrupted", reason="closed")
-        for waiting in [attempt, *self._queued]:
-            if waiting is not None:
-                self._settle(waiting, "interrupted")
+        await surface.tasks.aclose()
+        if attempt is not None:
+            surface.attempt = attempt
+            surface.end(attempt, "interrupted", reason="closed")
+            attempt.op.settle("interrupted")
+        for op in waiting:
+            op.settle("interrupted")
 
-    # What the conversation tells (its observer methods)
-
-    def on_messages_change(self, _: object) -> None:
-        """A message was added, or the conversation was replaced."""
-        self._look()
-
-    def _state_changed(self, value: Mapping[str, JSON]) -> None:
-        if not self._closed:
-            with self._batch():
-                self._shared = value
-
-    def on_state_change(self, _: object) -> None:
-        """A send began or ended."""
-        self._look()
-
-    def _look(self) -> None:
-        """Notices commits, sends of other callers, and that the thread was switched."""
-        if self._closed:
-            return
-        controller = self._controller
-        if controller.thread_id != self._thread_id or (
-            not controller.messages
-            and self.messages.get()
-            and controller.reply is None
-            and not self.in_flight
-        ):
-            self._switch()
-        elif controller.reply is None and not self._working and self._replaced():
-            self._show_conversation()
-        reply = controller.reply
-        if reply is None or not reply.committed:
-            return
-        if (waiting := self._commits.get(reply.id)) is not None:
-            if not waiting.done():
-                waiting.set_result(None)
-        elif (self._follow is None or self._follow.run_id != reply.id) and self._loop is not None:
-            self._join(reply.id)
-
-    @property
-    def _working(self) -> bool:
-        """Whether something of this agent is on its way, be it that its turn has not come or was not noticed yet."""
-        return self.in_flight or bool(self._queued) or bool(self._commits)
-
-    def _replaced(self) -> bool:
-        """Whether the controller shows messages that no run of this thread told."""
-        return any(self._display.get(message.id) is None for message in self._controller.messages)
-
-    def _switch(self) -> None:
-        """Another thread: what belonged to the old one is left, and its late events change nothing."""
-        self._thread_id = self._controller.thread_id
-        self._loaded = None
-        follow, attempt = self._follow, self._attempt
-        self._follow = None
-        with self._batch():
-            if follow is not None:
-                follow.telling.current = False
-                follow.stopped = True
-            if attempt is not None:
-                self._end(attempt, "aborted", reason="thread_switch")
-                self._settle(attempt, "aborted")
-            self._captured = False
-            self._void_book()
-            self.client_tools.drop()
-            self._display.clear()
-            self._children.clear()
-            self.status.set("idle")
-            self.error.set(None)
-            self.history.set(())
-            self.checkpoints.set(EMPTY)
-        self._show_conversation()
-
-    def _show_conversation(self) -> None:
-        """What the controller shows, before the journal was asked."""
-        messages = self._controller.messages
-        with self._batch():
-            self._display.restore([told_message(message) for message in messages])
-
-    async def _load(self) -> None:
-        """The thread as the journal has it."""
-        runs = self._controller.runs
-        head = await runs.thread_head(self.thread_id)
-        if head is None or (self._follow is not None and self._follow.run_id == head):
-            return
-        self._loaded = head
-        view = await runs.inspect(head)
-        path = told_history(await runs.history(head))
-        if self._attempt is not None or self._closed:
-            return
-        with self._batch():
-            self._display.restore(path)
-        self._captured = view.status in UNFINISHED
-        if view.outcome is None and view.status != "unknown":
-            if (joined := self._join(head)) is not None:
-                # A run that waits for an answer asks again before anything else.
-                await joined.caught_up.wait()
-        elif view.status == "unknown" and view.outcome is None:
-            cause = view.unknown.cause if view.unknown else ""
-            error = self._unknown(head, cause, uncertain=await self._uncertain(head))
-            with self._batch():
-                self.status.set("error")
-                self.error.set(error)
-
-    async def _uncertain(self, run_id: str) -> bool:
-        """Whether a lost run began a call of which nobody knows the result."""
-        telling = Telling(Display(self._clock.monotonic), run_id)
-        for record in await self._controller.runs.events(run_id):
-            telling.take(record)
-        return telling.uncertain
-
-    async def _watch(self) -> None:
-        """Looks for runs that others start on the thread (AG-44)."""
-        while True:
-            await self._clock.sleep(self._watch_interval)
-            if self._working:
-                continue
-            try:
-                head = await self._controller.runs.thread_head(self.thread_id)
-            except PilothouseError as error:
-                logger.debug("could not look for runs of thread %s: %s", self.thread_id, error)
-                continue
-            if head is None or self.in_flight or self._controller.reply is not None:
-                continue
-            try:
-                if head != self._loaded and (self._follow is None or head != self._follow.run_id):
-                    await self._controller.open()
-                    await self._load()
-                    await self._show_history()
-                else:
-                    await self._look_again()
-            except PilothouseError as error:
-                logger.debug("could not look at run %s of thread %s: %s", head, self.thread_id, error)
-
-    async def _look_again(self) -> None:
-        """A run of which nobody knew the end may have been taken up since, here or elsewhere."""
-        error = self.error.get()
-        if error is None or error.kind != "interrupted" or error.run_id is None or self._checking:
-            return
-        view = await self._controller.runs.inspect(error.run_id)
-        if view.status != "unknown" and self.error.get() is error and self._attempt is None:
-            await self._conclude_check(error, view)
-
-    # submit
+    # Actions
 
     def submit(
         self,
@@ -278,81 +159,70 @@ class LocalAgent(Checking):
         stop_on_cancel: bool = False,
     ) -> Operation:
         """See `Agent.submit`. A refusal that the conversation finds before its commit is raised by awaiting."""
-        self._enter("submit")
-        parts = checked_parts(message)
-        patch = checked_state(state)
-        check_policy(when_busy)
-        content = (parts, patch, None if resume is UNSET else repr(resume))
-        if key is not None and (known := self._keys.get(key)) is not None:
-            if known[0] != content:
-                raise RunConflict(key)
-            return known[1]
-        if resume is not UNSET:
-            if parts is not None or patch:
-                raise UnsupportedOption(
-                    "a message or state beside resume", self.name, "answer first, then send"
-                )
-            op = self._resume(resume, interrupt_generation, cancel)
-        else:
-            op = self._send(parts, patch, key or random_id(), when_busy, cancel)
-        if stop_on_cancel:
-            op.stop_on_cancel(lambda: self._cancel(op, "cancelled"))
-        if key is not None:
-            self._keys[key] = (content, op)
-            if len(self._keys) > _REMEMBERED:
-                del self._keys[next(iter(self._keys))]
-        return op
+        self._surface.tasks.enter("submit")
+        given = Submission(
+            parts=checked_parts(message),
+            patch=checked_state(state),
+            resume=resume,
+            generation=interrupt_generation,
+            when_busy=checked_policy(when_busy),
+            key=key,
+            cancel=cancel,
+            stop_on_cancel=stop_on_cancel,
+        )
+        return self._submissions.begin(
+            given, lambda: self._resume(given) if given.answers else self._send(given)
+        )
 
-    def _send(
-        self,
-        parts: tuple[InputPart, ...] | None,
-        patch: Mapping[str, JSON] | None,
-        run_id: str,
-        when_busy: WhenBusy,
-        cancel: CancelToken | None,
-    ) -> Operation:
-        if not self._hydrated:
-            raise NotOpened("submit", self.thread_id)
+    def _resume(self, given: Submission) -> Operation:
+        if given.parts is not None or given.patch:
+            raise UnsupportedOption("a message or state beside resume", self.name, "answer first, then send")
+        return self._answerer.resume(given)
+
+    def _hand_over(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
+        return self._answerer.hand_over(outcomes, terminate=terminate)
+
+    def _send(self, given: Submission) -> Operation:
+        surface, when_busy, parts = self._surface, given.when_busy, given.parts
         if when_busy not in ("supersede", "rollback"):
-            self._book.check_open("submit")
-        busy = self._attempt
+            surface.book.check_open("submit")
+        busy = surface.attempt
         if busy is not None and when_busy == "raise":
             raise AgentBusy("submit", f"run {busy.run_id} is running")
         if busy is not None and when_busy == "drop":
-            return self._nothing()
-        if cancel is not None and cancel.is_set():
-            op = Operation(asyncio.get_running_loop())
-            op.settle("aborted")
-            return op
-        message_id = random_id() if parts is not None else ""
+            return Operation.settled("nothing")
+        if given.cancelled:
+            return Operation.settled("aborted")
+        run_id = given.key or random_id()
         if busy is not None and when_busy == "steer":
-            if parts is None or patch:
+            if parts is None or given.patch:
                 raise AgentBusy("continue", f"run {busy.run_id} is running")
-            return self._steer(parts, message_id, run_id)
-        policy = "queue" if busy is not None and when_busy == "queue" else "raise"
-        if busy is not None or self._book.phase != "none":
-            policy = policy if policy == "queue" else "supersede"
-        self._captured = parts is not None
+            return self._steerer.steer(parts, run_id)
+        policy = "raise"
+        if busy is not None or surface.book.phase != "none":
+            policy = "queue" if busy is not None and when_busy == "queue" else "supersede"
+        self._follower.captured = parts is not None
         rolled = busy.run_id if when_busy == "rollback" and busy is not None else None
+        message_id = random_id() if parts is not None else ""
 
         async def send(name: str) -> Reply:
-            extras = RunExtras(
-                message_id=message_id or None, client_tools=self.client_tools.catalog, state=patch
-            )
+            extras = replace(self._extras(), message_id=message_id or None, state=given.patch)
             if rolled is not None:
                 extras = await self._in_place_of(rolled, extras)
             return await self._controller.send(parts, id=name, extras=extras, when_busy=policy)  # type: ignore[arg-type]
 
-        return self._begin(
+        return self._sender.begin(
             run_id,
             send,
             parts,
             message_id,
             policy=policy,
-            cancel=cancel,
             anew=rolled is not None,
-            patch=patch,
+            patch=given.patch,
         )
+
+    def _extras(self) -> RunExtras:
+        return RunExtras(client_tools=self.client_tools.catalog)
 
     async def _in_place_of(self, run_id: str, extras: RunExtras) -> RunExtras:
         """The new run hangs where the one hangs that is rolled back; in place of a thread's first it is a root."""
@@ -364,59 +234,62 @@ class LocalAgent(Checking):
             return replace(extras, base=spec.base)
         return replace(extras, parent=spec.parent)
 
-    # retry, regenerate
+    def stop(self, *, grace: float | None = None) -> Later[StopResult]:
+        """See `Agent.stop`. A run that waits for answers is cancelled too: its requests close with a result each."""
+        self._surface.tasks.enter("stop")
+        return self._stopper.stop(grace)
+
+    def check_status(self) -> Later[None]:
+        """See `Agent.check_status`: answered by the journal; never takes a run over."""
+        self._surface.tasks.enter("check the status")
+        return self._thread.check_status()
 
     def retry(self) -> Operation:
         """See `Agent.retry`: goes on from the failed run's last committed exchange, so no tool effect is repeated."""
-        self._enter("retry")
-        if self._attempt is not None or not self._captured:
-            return self._nothing()
-        self._book.check_open("retry")
+        self._surface.tasks.enter("retry")
+        if self.in_flight or not self._follower.captured:
+            return Operation.settled("nothing")
+        self._surface.book.check_open("retry")
         error = self.error.get()
         if error is not None and error.kind == "interrupted" and error.recovery != "retry":
             ways = ("check_status()", "recover", "abandon")
             raise RecoveryRequired("retry", "nobody knows what the run did", ways)
         last = self._controller.last_reply
-        if error is None and last is not None and last.outcome is not None and not _retried(last.outcome):
-            return self._nothing()
-        return self._begin(
-            random_id(),
-            lambda name: self._controller.retry(id=name, extras=self._extras()),
-            None,
-            "",
-            anew=True,
+        whole = last is not None and last.outcome is not None and not isinstance(last.outcome, _REPEATED)
+        if error is None and whole:
+            return Operation.settled("nothing")
+        return self._sender.begin(
+            random_id(), lambda name: self._controller.retry(id=name, extras=self._extras()), anew=True
         )
-
-    def _extras(self) -> RunExtras:
-        return RunExtras(client_tools=self.client_tools.catalog)
 
     def regenerate(self, target: int | str, /) -> Operation:
         """See `Agent.regenerate`. The old branch stays in the thread's tree."""
-        self._enter("regenerate")
-        self._book.check_open("regenerate")
-        if self._attempt is not None:
-            raise AgentBusy("regenerate", f"run {self._attempt.run_id} is running")
-        at, user = target_of(self.messages.get(), target)
-        found, asked = self.messages.get()[at], self.messages.get()[user]
+        self._surface.tasks.enter("regenerate")
+        self._surface.book.check_open("regenerate")
+        if self._surface.attempt is not None:
+            raise AgentBusy("regenerate", f"run {self._surface.attempt.run_id} is running")
+        messages = self.messages.get()
+        at, user = target_of(messages, target)
+        found, asked = messages[at], messages[user]
         whole = any(message.id == found.id for message in self._controller.messages)
 
         async def send(name: str) -> Reply:
             if whole:
                 return await self._controller.regenerate(found.id, id=name, extras=self._extras())
-            runs = self._controller.runs
-            head = await runs.thread_head(self.thread_id)
-            path = [] if head is None else await runs.history(head)
-            owner = next((entry.run_id for entry in path if entry.message.id == asked.id), head)
-            if owner is None:
+            parent = await self._parent_of(asked.id)
+            if parent is None:
                 raise InvalidTarget(f"cannot regenerate {found.id!r}: no run made it")
-            extras = RunExtras(parent=Parent(owner, asked.id), client_tools=self.client_tools.catalog)
-            return await self._controller.send(None, id=name, extras=extras)
+            return await self._controller.send(None, id=name, extras=replace(self._extras(), parent=parent))
 
-        return self._begin(random_id(), send, None, "", anew=True, cut=user + 1)
+        return self._sender.begin(random_id(), send, anew=True, cut=user + 1)
 
-
-def _retried(outcome: object) -> bool:
-    return str(outcome.__struct_config__.tag) in UNFINISHED if hasattr(outcome, "__struct_config__") else True
+    async def _parent_of(self, message_id: str) -> Parent | None:
+        """Where a run hangs that goes on behind a message which no whole answer follows."""
+        runs = self._controller.runs
+        head = await runs.thread_head(self.thread_id)
+        path = [] if head is None else await runs.history(head)
+        owner = next((entry.run_id for entry in path if entry.message.id == message_id), head)
+        return None if owner is None else Parent(owner, message_id)
 
 
 __all__ = ["LocalAgent"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, final
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Protocol, final
 
 import msgspec
 
@@ -14,17 +13,15 @@ from ..errors import InvalidTarget, UsageError
 from ..messages import JSON, Text, ToolSpec
 from ..projection import AgentToolCall, Err, Ok, ToolOutcome
 from .operation import Later, Operation
-from .signals import Cell, Hub
-
-if TYPE_CHECKING:
-    from ..core.display import Display
+from .signals import Cell
+from .surface import Surface
 
 
-class Owner(Protocol):
-    """Who hands results to the run."""
+class HandOver(Protocol):
+    """Gives results, by request id, to the run that waits for them."""
 
-    def answer_external(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
-        """Gives results to the waiting run."""
+    def __call__(self, outcomes: Mapping[str, ExternalResult], /, *, terminate: bool) -> Operation:
+        """`terminate`: without another model request, if nothing else is open."""
         ...
 
 
@@ -62,14 +59,11 @@ class LocalTools:
         catalog: what is offered to runs that begin from now on.
     """
 
-    def __init__(
-        self, hub: Hub, display: Display, agent: Owner, *, batch: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(hub, (), "client_tools.pending")
+    def __init__(self, surface: Surface, hand_over: HandOver) -> None:
+        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(surface.hub, (), "client_tools.pending")
         self.catalog: tuple[ToolSpec, ...] = ()
-        self._display = display
-        self._agent = agent
-        self._batch = batch
+        self._surface = surface
+        self._give = hand_over
         self._open: tuple[Request, ...] = ()
         self._staged: dict[str, ExternalResult] = {}  # request id -> its result
 
@@ -85,6 +79,11 @@ class LocalTools:
         self._staged = {name: result for name, result in self._staged.items() if name in ids}
         self.publish()
 
+    def take_asked(self) -> tuple[Request, ...]:
+        """The requests, which somebody else answers from here on."""
+        requests, self.asked = self.asked, ()
+        return requests
+
     def publish(self) -> None:
         """Brings `pending` up to date."""
         names = {spec.name for spec in self.catalog}
@@ -92,7 +91,7 @@ class LocalTools:
             call
             for request in self._open
             if request.id not in self._staged
-            and (call := self._display.call(request.call_id or "")) is not None
+            and (call := self._surface.display.call(request.call_id or "")) is not None
             and call.name in names
         ]
         self.pending.set(tuple(calls))
@@ -101,8 +100,6 @@ class LocalTools:
         """Another thread, or another run: what was put down for the old one is forgotten."""
         self._staged = {}
         self.asked = ()
-
-    stopped = drop
 
     def set_catalog(self, specs: Sequence[ToolSpec]) -> None:
         """Replaces what is offered."""
@@ -113,7 +110,7 @@ class LocalTools:
         """Puts a result down."""
         request = next((item for item in self._open if item.call_id == call_id), None)
         if request is None:
-            known = self._display.call(call_id)
+            known = self._surface.display.call(call_id)
             if known is None:
                 raise InvalidTarget(f"cannot settle {call_id!r}: there is no such call")
             return  # settled before
@@ -121,37 +118,32 @@ class LocalTools:
             return
         text = result.message if isinstance(result, Err) else as_text(result.value)
         self._staged[request.id] = ExternalResult((Text(text),), is_error=isinstance(result, Err))
-        with self._batch():
+        with self._surface.batch():
             value = result.value if isinstance(result, Ok) else result.message
             error = result.message if isinstance(result, Err) else None
-            self._display.call_result(call_id, value, error=error)
+            self._surface.display.call_result(call_id, value, error=error)
             self.publish()
 
     def flush(self) -> Awaitable[None]:
         """Gives what was put down to the run, without another model request if nothing else is open."""
-        late: Later[None] = Later(asyncio.get_running_loop())
         op = self._hand_over(terminate=True)
         if op is None:
-            late.settle(None)
-        else:
-            op.on_done(lambda: late.settle(None))
+            return Later.settled(None)
+        late: Later[None] = Later(asyncio.get_running_loop())
+        op.on_done(lambda: late.settle(None))
         return late
 
     def resolve(self, call_id: str, result: ToolOutcome) -> Operation:
         """Puts a result down and goes on."""
         self.settle(call_id, result)
-        op = self._hand_over(terminate=False)
-        if op is None:
-            op = Operation(asyncio.get_running_loop())
-            op.settle("nothing")
-        return op
+        return self._hand_over(terminate=False) or Operation.settled("nothing")
 
     def _hand_over(self, *, terminate: bool) -> Operation | None:
         staged, self._staged = self._staged, {}
         if not staged:
             return None
         self._open = tuple([item for item in self._open if item.id not in staged])
-        return self._agent.answer_external(staged, terminate=terminate)
+        return self._give(staged, terminate=terminate)
 
 
 __all__ = ["LocalTools", "as_text", "checked_catalog"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Self, TypeVar, final
 
+from ..contracts import CancelToken
 from ..projection import AgentOutcome
 
 logger = logging.getLogger("pilothouse.agents")
@@ -23,6 +24,13 @@ class Later(Generic[T]):
         self._future: asyncio.Future[T | None] = loop.create_future()
         self._error: BaseException | None = None
         self._awaited = False
+
+    @classmethod
+    def settled(cls, value: T) -> Self:
+        """One whose value is there."""
+        made = cls(asyncio.get_running_loop())
+        made.settle(value)
+        return made
 
     def done(self) -> bool:
         """Whether the value is there."""
@@ -75,6 +83,11 @@ class Operation(Later[AgentOutcome]):
     def stop_on_cancel(self, stop: Callable[[], object]) -> None:
         """Cancelling whoever waits stops the run too (AG-17)."""
         self._on_cancel = stop
+
+    def stop_on(self, token: CancelToken, stop: Callable[[], object]) -> None:
+        """The token stops the run too, from whatever thread it is set, until this has settled (AG-76)."""
+        loop = self._future.get_loop()
+        self.on_done(token.on_set(lambda: loop.call_soon_threadsafe(stop)))
 
     def __await__(self) -> Generator[Any, None, AgentOutcome]:
         """The outcome."""

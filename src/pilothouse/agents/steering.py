@@ -3,98 +3,112 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+from typing import final
 
-from ..commands import Command, Steer
+from ..commands import Command
+from ..commands import Steer as SteerBody
+from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
-from ..errors import (
-    AgentBusy,
-    PilothouseError,
-)
-from ..events import InputReturned, Outcome
+from ..errors import AgentBusy, PilothouseError
 from ..messages import InputPart, Message
 from ..runs.controller import random_id
-from .driving import Driving
-from .following import Followed
+from .following import Followed, Follower, Steer
+from .localtools import LocalTools
 from .operation import Operation
-from .surface import Attempt
+from .sending import Sender
+from .surface import Surface
 from .telling import content_of
 
-logger = logging.getLogger("pilothouse.agents")
 
+@final
+class Steerer:
+    """Gives messages to the run that is shown; one that it did not take is sent once it has ended."""
 
-class Steering(Driving):
-    """The layer that steers."""
+    def __init__(
+        self,
+        controller: AgentController,
+        surface: Surface,
+        client_tools: LocalTools,
+        follower: Follower,
+        sender: Sender,
+    ) -> None:
+        self._controller = controller
+        self._surface = surface
+        self._tools = client_tools
+        self._follower = follower
+        self._sender = sender
 
-    def _steer(self, parts: tuple[InputPart, ...], message_id: str, key: str) -> Operation:
-        """A message for the live run (AG-78, AG-84)."""
-        follow = self._follow
+    def steer(self, parts: tuple[InputPart, ...], key: str) -> Operation:
+        """A message for the live run.
+
+        Raises:
+            AgentBusy: the run is not registered yet.
+        """
+        follow = self._follower.shown
         if follow is None or self._controller.reply is None:
             raise AgentBusy("steer", "the run is not registered yet")
-        attempt = Attempt(follow.run_id, Operation(asyncio.get_running_loop(), follow.run_id), "", message_id)
-        with self._batch():
-            self._display.add_user(message_id, content_of(parts), sent=False, waits=True)
-        command = Command(f"steer:{key}"[:190], follow.run_id, Steer(Message(message_id, "user", parts)))
-        follow.steers[command.id] = (attempt, parts)
-        self._spawn(self._send_steer(follow, command), "steer")
-        return attempt.op
+        op = Operation(asyncio.get_running_loop(), follow.run_id)
+        message_id = random_id()
+        with self._surface.batch():
+            self._surface.display.add_user(message_id, content_of(parts), sent=False, waits=True)
+        command = Command(f"steer:{key}"[:190], follow.run_id, SteerBody(Message(message_id, "user", parts)))
+        follow.steers[command.id] = Steer(op.settle, lambda: self._returned(follow, op, message_id, parts))
+        self._surface.tasks.spawn(self._command(follow, op, message_id, command), "steer")
+        return op
 
-    async def _send_steer(self, follow: Followed, command: Command) -> None:
+    async def _command(self, follow: Followed, op: Operation, message_id: str, command: Command) -> None:
+        refused: PilothouseError | None = None
         try:
             ack = await self._controller.runs.command(command)
+            if ack.state not in ("rejected", "unsupported"):
+                return
         except PilothouseError as error:
-            self._steer_back(follow, command.id, error)
+            refused = error
+        steer = follow.steers.pop(command.id, None)
+        if steer is None:
             return
-        if ack.state in ("rejected", "unsupported"):
-            self._steer_back(follow, command.id, None)
+        if refused is None:
+            steer.returned()
+        else:
+            self._hide(message_id)
+            op.refuse(refused)
 
-    def _returned(self, follow: Followed, fact: InputReturned) -> None:
-        if fact.command_id in follow.steers and fact.reason == "run_ended":
-            self._steer_back(follow, fact.command_id, None)
+    def _hide(self, message_id: str) -> None:
+        with self._surface.batch():
+            self._surface.display.remove(message_id)
 
-    def _steer_back(self, follow: Followed, command_id: str, error: BaseException | None) -> None:
+    def _returned(
+        self, follow: Followed, op: Operation, message_id: str, parts: tuple[InputPart, ...]
+    ) -> None:
         """The run did not take it: it becomes an ordinary submission, unless the user stopped the run."""
-        found = follow.steers.pop(command_id, None)
-        if found is None:
+        if follow.stopped or follow.telling.state.stop is not None:
+            self._hide(message_id)
+            op.settle("aborted")
             return
-        attempt, parts = found
-        stopped = follow.stopped or follow.telling.state.stop is not None
-        if error is not None or stopped:
-            with self._batch():
-                self._display.remove(attempt.message_id)
-            if error is not None:
-                attempt.op.refuse(error)
-            else:
-                self._settle(attempt, "aborted")
-            return
-        self._controller.withdraw_undelivered(attempt.message_id)
-        self._spawn(self._steer_again(follow, attempt, parts), "steer-again")
+        self._controller.withdraw_undelivered(message_id)
+        self._surface.tasks.spawn(self._send(follow, op, message_id, parts), "steer-again")
 
-    async def _steer_again(self, follow: Followed, attempt: Attempt, parts: tuple[InputPart, ...]) -> None:
-        await self._run_left(follow)
-        self._controller.withdraw_undelivered(attempt.message_id)
-        if self._closed or self._attempt is not None:
-            with self._batch():
-                self._display.remove(attempt.message_id)
-            attempt.op.refuse(AgentBusy("submit", "another run began first"))
+    async def _send(
+        self, follow: Followed, op: Operation, message_id: str, parts: tuple[InputPart, ...]
+    ) -> None:
+        await self._follower.end_of(follow)
+        self._controller.withdraw_undelivered(message_id)
+        self._hide(message_id)
+        if self._surface.tasks.closed or self._surface.attempt is not None:
+            op.refuse(AgentBusy("submit", "another run began first"))
             return
-        extras = RunExtras(message_id=attempt.message_id, client_tools=self.client_tools.catalog)
-        with self._batch():
-            self._display.remove(attempt.message_id)
-        op = self._begin(
+        extras = RunExtras(message_id=message_id, client_tools=self._tools.catalog)
+        sent = self._sender.begin(
             random_id(),
             lambda name: self._controller.send(parts, id=name, extras=extras),
             parts,
-            attempt.message_id,
+            message_id,
         )
-        attempt.op.run_id = op.run_id
+        op.run_id = sent.run_id
         try:
-            self._settle(attempt, await op)
-        except Exception as error:  # noqa: BLE001
-            attempt.op.refuse(error)
+            op.settle(await sent)
+        except Exception as error:  # noqa: BLE001 - goes to whoever awaits the steer
+            op.refuse(error)
 
-    def _free_steers(self, follow: Followed, outcome: Outcome | None) -> None:
-        """Steers that the run took settle with it."""
-        for attempt, _ in follow.steers.values():
-            self._settle(attempt, self._word(outcome))
-        follow.steers.clear()
+
+__all__ = ["Steerer"]

@@ -130,6 +130,12 @@ class Interrupts:
         """Whether the step is legal now."""
         return step in MOVES[self.phase]
 
+    def step_if(self, step: Step) -> bool:
+        """Takes a step that the phase may not admit; whether it did."""
+        if admitted := self.admits(step):
+            self.step(step)
+        return admitted
+
     def see(self, batch: Sequence[Interrupt], run_id: str, *, native: bool) -> None:
         """The run asks.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Self, final
+from typing import Self, final
 
 import msgspec
 from msgspec import UNSET
@@ -22,14 +22,15 @@ from ..agent_errors import (
     UnsupportedOption,
     UnsupportedPart,
 )
-from ..agents.given import WENT_ON, check_policy, checked_parts, checked_state, target_of
+from ..agents.given import WENT_ON, checked_parts, checked_policy, checked_state, target_of
 from ..agents.operation import Operation
+from ..agents.submissions import Submission, Submissions
 from ..agents.surface import Attempt
 from ..clock import SystemClock
 from ..contracts import CancelToken, Clock
 from ..core.agui.reading import OnViolation
 from ..core.display import Told
-from ..errors import AgentBusy, RunConflict, UsageError
+from ..errors import AgentBusy, UsageError
 from ..messages import JSON, MEDIA, InputPart, Message, Text
 from ..projection import AgentMessage, WhenBusy
 from ..runs.controller import random_id
@@ -42,8 +43,6 @@ from .running import Captured, Sending, Settings, content_of
 from .wire import Auth, Wire
 
 logger = logging.getLogger("pilothouse.remote")
-
-_REMEMBERED: Final = 1_000
 
 
 @final
@@ -113,24 +112,24 @@ class AGUIAgent(Asking):
             new_id=new_id or random_id,
         )
         super().__init__(settings)
-        self._keys: dict[str, tuple[object, Operation]] = {}
+        self._submissions = Submissions(self._cancel)
         if control is not None or reconcile is not None:
             self.check_status = self._check_status
         self._reducer.set_state(dict(checked_state(state) or {}))
-        with self._batch():
-            self._display.restore([_restored(message) for message in messages])
+        with self._surface.batch():
+            self._surface.display.restore([_restored(message) for message in messages])
 
     # Opening and closing
 
     async def open(self) -> Self:
         """Loads what a store or our server knows of the thread; nothing is run. Idempotent."""
-        self._enter("open")
+        self._surface.tasks.enter("open")
         if self._store is not None:
             await self._load_phases()
-        if self._control is not None and self._attempt is None:
+        if self._control is not None and self._surface.attempt is None:
             await self._hydrate()
-        with self._batch():
-            self._hydrated = True
+        with self._surface.batch():
+            self._surface.hydrated = True
         return self
 
     async def __aenter__(self) -> Self:
@@ -143,41 +142,41 @@ class AGUIAgent(Asking):
 
     async def aclose(self) -> None:
         """Closes the connection; values stay, actions raise. The backend is not asked to stop. Idempotent."""
-        if self._closed:
+        if self._surface.tasks.closed:
             return
-        self._closed = True
-        attempt = self._attempt
-        await self._end_tasks()
+        self._surface.tasks.closed = True
+        attempt = self._surface.attempt
+        await self._surface.tasks.aclose()
         if attempt is not None:
-            self._end(attempt, "interrupted", reason="closed")
+            self._surface.end(attempt, "interrupted", reason="closed")
         for waiting in [attempt, *[item for item, _ in self._queue]]:
             if waiting is not None:
-                self._settle(waiting, "interrupted")
+                waiting.op.settle("interrupted")
         self._queue.clear()
         if self._own:
             await self._wire.aclose()
 
     def set_thread(self, thread_id: str | None, *, messages: Sequence[AgentMessage] = ()) -> None:
         """Another conversation: what runs is left, and its late events change nothing."""
-        self._enter("switch the thread")
-        attempt = self._attempt
+        self._surface.tasks.enter("switch the thread")
+        attempt = self._surface.attempt
         if attempt is not None and attempt.task is not None:
             attempt.task.cancel()
-        with self._batch():
+        with self._surface.batch():
             if attempt is not None:
-                self._end(attempt, "aborted", reason="thread_switch")
-                self._settle(attempt, "aborted")
+                self._surface.end(attempt, "aborted", reason="thread_switch")
+                attempt.op.settle("aborted")
             for waiting, _ in self._queue:
-                self._settle(waiting, "aborted")
+                waiting.op.settle("aborted")
             self._queue.clear()
             self._thread = thread_id or self._new_id()
             self._captured, self._last = None, None
-            self._book.restore((), "")
+            self._surface.book.restore((), "")
             self.client_tools.drop()
             self._reducer.set_state({})
             self._reducer.children = {}
-            self._display.clear()
-            self._display.restore([_restored(message) for message in messages])
+            self._surface.display.clear()
+            self._surface.display.restore([_restored(message) for message in messages])
             self.status.set("idle")
             self.error.set(None)
             self.usage.set(None)
@@ -197,27 +196,20 @@ class AGUIAgent(Asking):
         stop_on_cancel: bool = False,
     ) -> Operation:
         """See `Agent.submit`. Failures land on `error`; awaiting raises only what a store refuses."""
-        self._enter("submit")
-        parts = self._sendable(checked_parts(message))
-        patch = checked_state(state)
-        check_policy(when_busy)
-        content = (parts, patch, None if resume is UNSET else repr(resume))
-        if key is not None and (known := self._keys.get(key)) is not None:
-            if known[0] != content:
-                raise RunConflict(key)
-            return known[1]
-        run_id = key or self._new_id()
-        if resume is not UNSET:
-            op = self._resume(resume, interrupt_generation, parts, patch, run_id, cancel)
-        else:
-            op = self._send(parts, patch, run_id, when_busy, cancel)
-        if stop_on_cancel:
-            op.stop_on_cancel(lambda: self._cancel(op))
-        if key is not None:
-            self._keys[key] = (content, op)
-            if len(self._keys) > _REMEMBERED:
-                del self._keys[next(iter(self._keys))]
-        return op
+        self._surface.tasks.enter("submit")
+        given = Submission(
+            parts=self._sendable(checked_parts(message)),
+            patch=checked_state(state),
+            resume=resume,
+            generation=interrupt_generation,
+            when_busy=checked_policy(when_busy),
+            key=key,
+            cancel=cancel,
+            stop_on_cancel=stop_on_cancel,
+        )
+        return self._submissions.begin(
+            given, lambda: self._resume(given) if given.answers else self._send(given)
+        )
 
     def _sendable(self, parts: tuple[InputPart, ...] | None) -> tuple[InputPart, ...] | None:
         size = 0
@@ -232,18 +224,13 @@ class AGUIAgent(Asking):
             raise UsageError(f"the message has {size} bytes, the limit is {self._settings.limits.message}")
         return parts
 
-    def _send(
-        self,
-        parts: tuple[InputPart, ...] | None,
-        patch: Mapping[str, JSON] | None,
-        run_id: str,
-        when_busy: WhenBusy,
-        cancel: CancelToken | None,
-    ) -> Operation:
-        if not self._hydrated:
+    def _send(self, given: Submission) -> Operation:
+        parts, patch, when_busy = given.parts, given.patch, given.when_busy
+        run_id = given.key or self._new_id()
+        if not self._surface.hydrated:
             raise AgentBusy("submit", "the agent is not opened: use `async with agent`")
-        self._book.check_open("submit")
-        busy = self._attempt
+        self._surface.book.check_open("submit")
+        busy = self._surface.attempt
         if busy is not None:
             if when_busy == "steer" and self._control is not None and parts is not None:
                 return self._steer(busy, parts, run_id)
@@ -252,48 +239,43 @@ class AGUIAgent(Asking):
             if when_busy == "raise":
                 raise AgentBusy("submit", f"run {busy.run_id} is running")
             if when_busy == "drop":
-                return self._nothing()
-        loop = asyncio.get_running_loop()
-        op = Operation(loop, run_id)
-        if cancel is not None and cancel.is_set():
-            op.run_id = None
-            op.settle("aborted")
-            return op
-        attempt = Sending(run_id, op, "", self._new_id() if parts is not None else "")
+                return Operation.settled("nothing")
+        if given.cancelled:
+            return Operation.settled("aborted")
+        op = Operation(asyncio.get_running_loop(), run_id)
+        attempt = Sending(run_id, op, self._new_id() if parts is not None else "")
         content = content_of(parts)
         rolled = busy if busy is not None and when_busy == "rollback" else None
 
         def start() -> None:
-            with self._batch():
+            with self._surface.batch():
                 if rolled is not None:
-                    self._display.cut(self._place_behind(rolled))
+                    self._surface.display.cut(self._place_behind(rolled))
                 self._captured = Captured(patch) if parts is not None or patch is not None else None
                 self.client_tools.settle_all(WENT_ON)
                 if attempt.message_id:
                     if queued:
-                        self._display.release(attempt.message_id)
+                        self._surface.display.release(attempt.message_id)
                     else:
-                        self._display.add_user(attempt.message_id, content)
+                        self._surface.display.add_user(attempt.message_id, content)
                 self._begin(attempt, patch=patch, props=self._order(when_busy) if busy is not None else None)
 
         queued = busy is not None and when_busy == "queue"
         if queued:
-            with self._batch():
+            with self._surface.batch():
                 if attempt.message_id:
-                    self._display.add_user(attempt.message_id, content, sent=False, waits=True)
+                    self._surface.display.add_user(attempt.message_id, content, sent=False, waits=True)
             self._queue.append((attempt, start))
         else:
             if busy is not None:
                 self._supersede(busy, told=rolled is not None)
             start()
-        if cancel is not None:
-            attempt.leave = cancel.on_set(lambda: loop.call_soon_threadsafe(self._cancel, op))
         return op
 
     def _place_behind(self, attempt: Attempt) -> int:
         """How many messages stand in front of what an attempt began with."""
         assert isinstance(attempt, Sending)
-        ids = [message.id for message in self._display.messages]
+        ids = [message.id for message in self._surface.display.messages]
         return ids.index(attempt.behind) + 1 if attempt.behind in ids else 0
 
     def _order(self, when_busy: WhenBusy) -> dict[str, JSON]:
@@ -306,14 +288,14 @@ class AGUIAgent(Asking):
 
     def _continuation(self) -> Operation:
         """Goes on with results of client tools: one run for all that is settled."""
-        self._enter("resolve")
-        self._book.check_open("continue")
-        if self._attempt is not None:
-            raise AgentBusy("continue", f"run {self._attempt.run_id} is running")
+        self._surface.tasks.enter("resolve")
+        self._surface.book.check_open("continue")
+        if self._surface.attempt is not None:
+            raise AgentBusy("continue", f"run {self._surface.attempt.run_id} is running")
         run_id = self._new_id()
-        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id), "")
+        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id))
         attempt.ordinary = False
-        with self._batch():
+        with self._surface.batch():
             self._captured = None
             self._begin(attempt, continues=True)
         return attempt.op
@@ -324,10 +306,10 @@ class AGUIAgent(Asking):
         """A message for the live run of a server of ours (AG-78, AG-84)."""
         assert isinstance(busy, Sending)
         op = Operation(asyncio.get_running_loop(), busy.run_id)
-        steer = Sending(busy.run_id, op, "", self._new_id())
-        with self._batch():
-            self._display.add_user(steer.message_id, content_of(parts), sent=False, waits=True)
-        self._spawn(self._send_steer(busy, steer, parts, key), "steer")
+        steer = Sending(busy.run_id, op, self._new_id())
+        with self._surface.batch():
+            self._surface.display.add_user(steer.message_id, content_of(parts), sent=False, waits=True)
+        self._surface.tasks.spawn(self._send_steer(busy, steer, parts, key), "steer")
         return op
 
     async def _send_steer(
@@ -340,48 +322,59 @@ class AGUIAgent(Asking):
         except AgentError as error:
             logger.info("run %s did not take a message: %s", busy.run_id, error)
         await busy.op_over.wait()
-        if self._display.waits(steer.message_id) and not self._closed:
+        if self._surface.display.waits(steer.message_id) and not self._surface.tasks.closed:
             await self._steer_again(busy, steer, parts)
         else:
-            self._settle(steer, busy.outcome)
+            steer.op.settle(busy.outcome)
 
     async def _steer_again(self, busy: Sending, steer: Sending, parts: tuple[InputPart, ...]) -> None:
         """The run had no more use for it: it is submitted as it is, unless the run was stopped."""
-        with self._batch():
-            self._display.remove(steer.message_id)
-        if busy.outcome == "aborted" or self._book.phase != "none":
-            self._settle(steer, "aborted")
+        with self._surface.batch():
+            self._surface.display.remove(steer.message_id)
+        if busy.outcome == "aborted" or self._surface.book.phase != "none":
+            steer.op.settle("aborted")
             return
-        op = self._send(parts, None, self._new_id(), "queue", None)
+        op = self._send(
+            Submission(
+                parts=parts,
+                patch=None,
+                resume=UNSET,
+                generation=None,
+                when_busy="queue",
+                key=None,
+                cancel=None,
+                stop_on_cancel=False,
+            )
+        )
         steer.op.run_id = op.run_id
-        self._settle(steer, await op)
+        steer.op.settle(await op)
 
     # retry, regenerate
 
     def retry(self) -> Operation:
         """See `Agent.retry`: an answer goes out again byte for byte, anything else as the list of messages is now."""
-        self._enter("retry")
+        self._surface.tasks.enter("retry")
         captured = self._captured
-        if self._attempt is not None or captured is None:
-            return self._nothing()
-        book = self._book
+        if self._surface.attempt is not None or captured is None:
+            return Operation.settled("nothing")
+        book = self._surface.book
         ways = ("check_status()",) if self.check_status is not None else ()
         if captured.decision is not None:
             if book.phase in ("uncertain", "recovery-required", "acknowledged"):
                 raise RecoveryRequired("retry the answer", f"it is {book.phase}", ways)
             if book.phase != "pending" or book.decision is None:
-                return self._nothing()
+                return Operation.settled("nothing")
             return self._answer_again(book.decision, captured)
-        self._book.check_open("retry")
+        self._surface.book.check_open("retry")
         error = self.error.get()
         if error is not None and error.kind == "interrupted" and error.recovery != "retry":
             raise RecoveryRequired("retry", "nobody knows what the run did", ways)
         if self._last is not None and self._last.outcome in ("success", "paused"):
-            return self._nothing()
+            return Operation.settled("nothing")
         run_id = self._new_id()
-        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id), "")
-        with self._batch():
-            self._display.cut(self._last_exchange())
+        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id))
+        with self._surface.batch():
+            self._surface.display.cut(self._last_exchange())
             patch = captured.patch if captured.rolled_back else None
             self._captured = Captured(captured.patch)
             self._begin(attempt, patch=patch)
@@ -389,32 +382,32 @@ class AGUIAgent(Asking):
 
     def _last_exchange(self) -> int:
         """How many messages a retry keeps: through the last that wants an answer (AG-81)."""
-        messages = self._display.messages
+        messages = self._surface.display.messages
         for place in range(len(messages), 0, -1):
             message = messages[place - 1]
             if message.role == "user":
                 return place
             if message.role == "tool":
-                owner = self._display.owner_of(message.tool_call_id or "")
+                owner = self._surface.display.owner_of(message.tool_call_id or "")
                 ids = () if owner is None else owner.tool_call_ids
-                calls = [self._display.call(item) for item in ids]
+                calls = [self._surface.display.call(item) for item in ids]
                 if all(call is not None and call.result is not UNSET for call in calls):
                     return place
         return len(messages)
 
     def regenerate(self, target: int | str, /) -> Operation:
         """See `Agent.regenerate`. The endpoint gets the shortened list."""
-        self._enter("regenerate")
-        self._book.check_open("regenerate")
-        if self._attempt is not None:
-            raise AgentBusy("regenerate", f"run {self._attempt.run_id} is running")
-        if isinstance(target, str) and (known := self._display.get(target)) is not None:
+        self._surface.tasks.enter("regenerate")
+        self._surface.book.check_open("regenerate")
+        if self._surface.attempt is not None:
+            raise AgentBusy("regenerate", f"run {self._surface.attempt.run_id} is running")
+        if isinstance(target, str) and (known := self._surface.display.get(target)) is not None:
             target = known.id
-        _, user = target_of(self._display.messages, target)
+        _, user = target_of(self._surface.display.messages, target)
         run_id = self._new_id()
-        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id), "")
-        with self._batch():
-            self._display.cut(user + 1)
+        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id))
+        with self._surface.batch():
+            self._surface.display.cut(user + 1)
             self._captured = Captured(None)
             self._begin(attempt)
         return attempt.op

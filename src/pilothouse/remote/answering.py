@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from ..agent_errors import (
@@ -13,11 +12,10 @@ from ..agent_errors import (
     StoreConflict,
 )
 from ..agents.operation import Operation
-from ..contracts import CancelToken
+from ..agents.submissions import Submission
 from ..core.interrupts import Decision, Step
 from ..errors import AgentBusy
 from ..loop.jsonschema import problems_of
-from ..messages import JSON, InputPart
 from .asked import answered
 from .ending import Ending
 from .running import Captured, Sending, content_of
@@ -32,46 +30,35 @@ class Answering(Ending):
     def _cancel(self, op: Operation) -> None:
         """A stop for one run alone."""
 
-    def _resume(
-        self,
-        value: object,
-        generation: int | None,
-        parts: tuple[InputPart, ...] | None,
-        patch: Mapping[str, JSON] | None,
-        run_id: str,
-        cancel: CancelToken | None,
-    ) -> Operation:
+    def _resume(self, given: Submission) -> Operation:
         """Answers the open batch: one decision owns it from here on (AG-130)."""
-        book = self._book
-        now = datetime.fromtimestamp(self._clock.time_ms() / 1000, UTC)
-        answers = book.check(value, now=now, generation=generation, problems_of=problems_of)
-        if self._attempt is not None:
-            raise AgentBusy("resume", f"run {self._attempt.run_id} is running")
+        book = self._surface.book
+        now = datetime.fromtimestamp(self._surface.clock.time_ms() / 1000, UTC)
+        answers = book.check(given.resume, now=now, generation=given.generation, problems_of=problems_of)
+        if self._surface.attempt is not None:
+            raise AgentBusy("resume", f"run {self._surface.attempt.run_id} is running")
         if book.raised_by and self._last is not None and self._last.told == "failed":
             raise RequestPending("answer", [item.id for item in book.batch], "void: their run failed")
-        loop = asyncio.get_running_loop()
-        op = Operation(loop, run_id)
-        if cancel is not None and cancel.is_set():
-            op.run_id = None
-            op.settle("aborted")
-            return op
+        if given.cancelled:
+            return Operation.settled("aborted")
+        parts, patch = given.parts, given.patch
+        run_id = given.key or self._new_id()
+        op = Operation(asyncio.get_running_loop(), run_id)
         resume, props = answered(
             answers, book.batch, self._settings.interrupt_wire, native=self._native, run_id=book.raised_by
         )
-        attempt = Sending(run_id, op, "", self._new_id() if parts is not None else "")
+        attempt = Sending(run_id, op, self._new_id() if parts is not None else "")
         attempt.ordinary, attempt.resuming = False, True
-        with self._batch():
+        with self._surface.batch():
             self._step(Step.CLAIM)
             if attempt.message_id:
-                self._display.add_user(attempt.message_id, content_of(parts))
+                self._surface.display.add_user(attempt.message_id, content_of(parts))
             self._begin(attempt, patch=patch, continues=True, props=props, resume=resume)
             decision = Decision(self._new_id(), run_id, attempt.body.decode())
             book.decision = decision
             self._captured = Captured(patch, decision)
             if self._store is None:
                 self._step(Step.SENT)
-        if cancel is not None:
-            attempt.leave = cancel.on_set(lambda: loop.call_soon_threadsafe(self._cancel, op))
         return op
 
     async def _claim(self, attempt: Sending) -> bool:
@@ -80,17 +67,17 @@ class Answering(Ending):
             return True
         try:
             await self._write()
-            with self._batch():
+            with self._surface.batch():
                 self._step(Step.SENT)
             await self._write()
         except StoreConflict:
-            ids = [item.id for item in self._book.batch]
+            ids = [item.id for item in self._surface.book.batch]
             await self._load_phases()
-            with self._batch():
+            with self._surface.batch():
                 self._roll_back(attempt)
                 if attempt.message_id:
-                    self._display.remove(attempt.message_id)
-                self._end(attempt, "aborted")
+                    self._surface.display.remove(attempt.message_id)
+                self._surface.end(attempt, "aborted")
             attempt.op.refuse(RequestPending("answer", ids, "answered by another instance"))
             return False
         return True
@@ -99,11 +86,10 @@ class Answering(Ending):
         attempt = Sending(
             decision.run_id,
             Operation(asyncio.get_running_loop(), decision.run_id),
-            "",
             body=decision.body.encode(),
         )
         attempt.ordinary, attempt.resuming = False, True
-        with self._batch():
+        with self._surface.batch():
             self._step(Step.CLAIM)
             self._begin(attempt, patch=captured.patch if captured.rolled_back else None, continues=True)
             captured.rolled_back = False
@@ -121,16 +107,18 @@ class Answering(Ending):
         if found is None:
             return
         self._revision = found[0]
-        with self._batch():
-            self._book.load(found[1])
+        with self._surface.batch():
+            self._surface.book.load(found[1])
 
     async def _write(self) -> None:
         assert self._store is not None
-        self._revision = await self._store.save(self._store_key, self._book.dump(), expected=self._revision)
+        self._revision = await self._store.save(
+            self._store_key, self._surface.book.dump(), expected=self._revision
+        )
 
     async def _save(self) -> None:
         """Keeps the phase as it is; a lost race is noticed by whoever answers next."""
-        if self._store is None or (self._revision == 0 and self._book.phase == "none"):
+        if self._store is None or (self._revision == 0 and self._surface.book.phase == "none"):
             return
         try:
             await self._write()

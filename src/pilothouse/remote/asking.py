@@ -25,31 +25,35 @@ class Asking(Stopping):
 
     def _check_status(self) -> Later[None]:
         """See `Agent.check_status`: only reads; the answer arrives on the signals."""
-        self._enter("check the status")
-        if self._attempt is not None:
-            raise AgentBusy("check the status", f"run {self._attempt.run_id} is running")
-        if self._checking:
+        self._surface.tasks.enter("check the status")
+        if self._surface.attempt is not None:
+            raise AgentBusy("check the status", f"run {self._surface.attempt.run_id} is running")
+        if self._surface.checking:
             raise AgentBusy("check the status", "another check is open")
         error = self.error.get()
-        uncertain = self._book.phase in ("uncertain", "recovery-required")
+        uncertain = self._surface.book.phase in ("uncertain", "recovery-required")
         if not uncertain and (error is None or error.kind != "interrupted"):
-            return self._later(None)
+            return Later.settled(None)
         return self._ask()
 
     def _ask(self) -> Later[None]:
         late: Later[None] = Later(asyncio.get_running_loop())
         error = self.error.get()
-        decision = self._book.decision
+        decision = self._surface.book.decision
         run_id = decision.run_id if decision is not None else (error.run_id if error is not None else None)
-        with self._batch():
-            self._checking = True
-        task = self._spawn(self._check(run_id or "", error, late), "check")
+        with self._surface.batch():
+            self._surface.checking = True
+        task = self._surface.tasks.spawn(self._check(run_id or "", error, late), "check")
         task.add_done_callback(lambda _: late.settle(None))
         return late
 
     def _check_once(self, attempt: Sending) -> None:
         """After a cut answer the first question is asked by itself (AG-121)."""
-        if self._auto_checked != attempt.run_id and not self._checking and not self._closed:
+        if (
+            self._auto_checked != attempt.run_id
+            and not self._surface.checking
+            and not self._surface.tasks.closed
+        ):
             self._auto_checked = attempt.run_id
             self._ask()
 
@@ -61,22 +65,22 @@ class Asking(Stopping):
                 verdict = await ask_control(self._control, self.url, thread, run_id)
             else:
                 assert self._settings.reconcile is not None
-                book = self._book
+                book = self._surface.book
                 verdict = await ask_reconcile(
                     self._settings.reconcile, thread, run_id, book.batch, book.generation
                 )
         except Exception as why:  # noqa: BLE001 - a failure to ask changes nothing (AG-65)
             logger.warning("nobody could say what became of run %s: %s", run_id, why)
         finally:
-            fresh = self.error.get() is error and self._attempt is None and self._thread == thread
-            with self._batch():
-                self._checking = False
-                if verdict is not None and fresh and not self._closed:
+            fresh = self.error.get() is error and self._surface.attempt is None and self._thread == thread
+            with self._surface.batch():
+                self._surface.checking = False
+                if verdict is not None and fresh and not self._surface.tasks.closed:
                     self._apply(verdict, run_id)
-            if self._store is not None and not self._closed:
+            if self._store is not None and not self._surface.tasks.closed:
                 await self._save()
             late.settle(None)
-            if not self._closed:
+            if not self._surface.tasks.closed:
                 self._next()
 
     def _apply(self, verdict: Verdict, run_id: str) -> None:
@@ -85,10 +89,10 @@ class Asking(Stopping):
             logger.warning("run %s is still unknown", run_id)
             return
         if verdict.messages is not None:
-            self._display.snapshot(verdict.messages, reasoning=True)
+            self._surface.display.snapshot(verdict.messages, reasoning=True)
         if verdict.state is not None:
             self._reducer.set_state(verdict.state)
-        book = self._book
+        book = self._surface.book
         if verdict.kind == "waiting":
             if verdict.batch:
                 book.restore(verdict.batch, run_id)
@@ -119,15 +123,15 @@ class Asking(Stopping):
         except AgentError as error:
             logger.warning("thread %s could not be loaded: %s", self._thread, error)
             return
-        if self._attempt is not None or self._closed:
+        if self._surface.attempt is not None or self._surface.tasks.closed:
             return
-        with self._batch():
+        with self._surface.batch():
             if found.messages:
-                self._display.snapshot(found.messages, reasoning=True)
+                self._surface.display.snapshot(found.messages, reasoning=True)
             if not found.batch:
                 self._step_if(Step.CLOSED)
             if found.batch:
-                self._book.restore(found.batch, found.run_id)
+                self._surface.book.restore(found.batch, found.run_id)
             elif found.run_id:
                 self._join(found.run_id)
 
@@ -135,8 +139,8 @@ class Asking(Stopping):
         """Follows a run that lives: a GET, which starts nothing."""
         from .check import join_url
 
-        assert self._loop is not None
-        attempt = Sending(run_id, Operation(self._loop, run_id), "")
+        assert self._surface.tasks.loop is not None
+        attempt = Sending(run_id, Operation(self._surface.tasks.loop, run_id))
         attempt.ordinary = False
         attempt.url = join_url(self.url, self._thread, run_id)
         self._begin(attempt, continues=True)
@@ -146,7 +150,11 @@ class Asking(Stopping):
         assert self._control is not None
         run_id = self._last.run_id if self._last is not None else ""
         for call_id, outcome in outcomes.items():
-            text = outcome.message if isinstance(outcome, Err) else self._display.get(f"{call_id}:result")
+            text = (
+                outcome.message
+                if isinstance(outcome, Err)
+                else self._surface.display.get(f"{call_id}:result")
+            )
             said = text if isinstance(text, str) else (text.text if text is not None else "")
             await self._control.command(
                 run_id,

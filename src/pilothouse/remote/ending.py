@@ -32,7 +32,7 @@ class Ending(Running):
         outcome = event.outcome
         usage = usage_of(event.usage) if event.usage is not UNSET else None
         attempt.told = "finished"
-        book = self._book
+        book = self._surface.book
         pending: list[str] | None = None
         if isinstance(outcome, agui.Interrupted):
             self._see(attempt, [interrupt_of(item) for item in outcome.interrupts], native=True)
@@ -65,7 +65,7 @@ class Ending(Running):
         attempt.told = "failed"
         code = event.code if event.code is not UNSET else None
         error = self._told_error(attempt, event.message, code)
-        if attempt is self._attempt:
+        if attempt is self._surface.attempt:
             lost = code in ("outcome_unknown", "abandoned")
             self._book_failed(lost=lost)
             delivered: Delivered = "interrupted" if lost else "error"
@@ -76,7 +76,7 @@ class Ending(Running):
                 usage=usage,
                 reason="abandoned" if code == "abandoned" else None,
             )
-        elif late and self._attempt is None and attempt is self._last:
+        elif late and self._surface.attempt is None and attempt is self._last:
             self._step_if(Step.VOID)
             attempt.outcome = "error"
             self.status.set("error")
@@ -96,11 +96,16 @@ class Ending(Running):
 
     async def _close(self, attempt: Sending, exchange: Exchange, failure: AgentError | None) -> None:
         """The connection is closed: the run has an end now, told or not."""
-        if attempt is self._attempt and attempt.live and not self._closed:
-            with self._batch():
+        if attempt is self._surface.attempt and attempt.live and not self._surface.tasks.closed:
+            with self._surface.batch():
                 if failure is not None and exchange.left and failure.kind == "connection":
                     failure = None  # what left is not undone by a connection that broke
-                if failure is None and attempt.seen and self._book.phase == "collecting" and not exchange.cut:
+                if (
+                    failure is None
+                    and attempt.seen
+                    and self._surface.book.phase == "collecting"
+                    and not exchange.cut
+                ):
                     self._step(Step.BOUNDARY)  # an older backend ends a pause by ending the stream
                     self._over(attempt, "paused")
                 elif failure is not None:
@@ -110,17 +115,15 @@ class Ending(Running):
         if attempt.resuming and failure is not None and failure.status == 409 and self._control is not None:
             await self._hydrate()  # somebody else answered first
         await self._save()
-        if attempt.leave is not None:
-            attempt.leave()
         attempt.op.settle(attempt.outcome)
-        if attempt.resuming and self._book.phase == "uncertain" and self.check_status is not None:
+        if attempt.resuming and self._surface.book.phase == "uncertain" and self.check_status is not None:
             self._check_once(attempt)
         self._next()
 
     def _refused(self, attempt: Sending, exchange: Exchange, failure: AgentError) -> None:
         """It failed in a way that says what happened: nothing left, a refusal, or no AG-UI."""
         failure.run_id = attempt.run_id
-        book = self._book
+        book = self._surface.book
         if attempt.resuming and book.phase == "resuming":
             if not exchange.left:
                 self._step(Step.UNSENT)  # kept for retry(), byte for byte
@@ -135,7 +138,7 @@ class Ending(Running):
         self._over(attempt, "error", error=failure)
 
     def _book_failed(self, *, lost: bool = False) -> None:
-        book = self._book
+        book = self._surface.book
         if book.phase == "collecting":
             self._step(Step.LOST if lost else Step.VOID)
         elif book.phase in ("resuming", "acknowledged"):
@@ -144,8 +147,8 @@ class Ending(Running):
     def _lost(self, attempt: Sending, exchange: Exchange) -> None:
         """Nobody told an end (the table *Ends*)."""
         if (
-            attempt.resuming and self._book.phase in ("resuming", "acknowledged")
-        ) or self._book.phase == "collecting":
+            attempt.resuming and self._surface.book.phase in ("resuming", "acknowledged")
+        ) or self._surface.book.phase == "collecting":
             self._step(Step.LOST)
         why = f": {exchange.cut}" if exchange.cut is not None else ""
         error = self._interrupted(attempt, f"the connection ended before the run did{why}", None)

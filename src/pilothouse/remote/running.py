@@ -15,9 +15,7 @@ from ..agent_errors import (
     AgentError,
 )
 from ..agents.operation import Later, Operation
-from ..agents.signals import Events
-from ..agents.subagents import Subagents
-from ..agents.surface import Attempt, Surface
+from ..agents.surface import Attempt, Published, Surface
 from ..contracts import Clock
 from ..core.agui import events as agui
 from ..core.agui.reading import Arrived, OnViolation, ProtocolFault, TooLarge
@@ -54,10 +52,8 @@ class Sending(Attempt):
         behind: the message behind which it began; None for the first of a conversation.
     """
 
-    def __init__(
-        self, run_id: str, op: Operation, generation: str, message_id: str = "", body: bytes = b""
-    ) -> None:
-        super().__init__(run_id, op, generation, message_id)
+    def __init__(self, run_id: str, op: Operation, message_id: str = "", body: bytes = b"") -> None:
+        super().__init__(run_id, op, message_id)
         self.body = body
         self.ordinary = True
         self.resuming = False
@@ -109,14 +105,20 @@ class Settings:
     new_id: Callable[[], str]
 
 
-class Running(Surface, ABC):
+class Running(Published, ABC):
     """The layer that runs attempts: everything that happens while a stream is read."""
 
     def __init__(self, settings: Settings) -> None:
         clock = settings.clock
         self._reducer = Reducer(clock.monotonic)
-        super().__init__(settings.name, clock, self._reducer.display, settings.publish_interval)
-        self.events = Events(self._hub, settings.limits.events)
+        surface = Surface(
+            settings.name,
+            clock,
+            self._reducer,
+            publish_interval=settings.publish_interval,
+            buffer=settings.limits.events,
+        )
+        super().__init__(surface)
         self._settings = settings
         self._new_id = settings.new_id
         self._thread = settings.thread_id or self._new_id()
@@ -131,18 +133,17 @@ class Running(Surface, ABC):
         self._native = True
         self._auto_checked = ""
         self._stops: set[asyncio.Task[Any]] = set()  # stops that our server has not confirmed yet
-        self._children = Subagents(self._hub)
-        self.subagents = self._children.signal
         self.check_status: Callable[[], Later[None]] | None = None
         self.client_tools = RemoteTools(
-            self._hub,
-            self._display,
-            batch=self._batch,
-            free=lambda: self._attempt is None,
+            self._surface.hub,
+            self._surface.display,
+            batch=self._surface.batch,
+            free=lambda: self._surface.attempt is None,
             go_on=self._continuation,
             deliver=self._deliver if settings.control is not None else None,
         )
-        self._hydrated = settings.store is None
+        surface.also = self.client_tools.publish
+        surface.hydrated = settings.store is None
 
     @property
     def url(self) -> str:
@@ -192,11 +193,6 @@ class Running(Surface, ABC):
         """The thread's id."""
         return self._thread
 
-    def _publish_more(self) -> None:
-        self.state.set(self._reducer.state)
-        self._children.publish(self._reducer.children)
-        self.client_tools.publish()
-
     def _begin(
         self,
         attempt: Sending,
@@ -207,20 +203,19 @@ class Running(Surface, ABC):
         resume: Sequence[JSON] | None = None,
     ) -> None:
         """Everything that is seen of an action happens here; its request is written now and sent by its task."""
-        attempt.generation = self._generation(attempt.run_id)
         if patch:
             attempt.state_before = self._reducer.state
             self._reducer.set_state({**self._reducer.state, **patch})
         attempt.carried = self.client_tools.staged
         attempt.behind = self._front(attempt, continues=continues)
-        self._admit(attempt, continues=continues)
+        self._surface.admit(attempt, continues=continues)
         if attempt.message_id:
-            self._display.mark_sent(attempt.message_id)
+            self._surface.display.mark_sent(attempt.message_id)
         if not attempt.body and not attempt.url:
             attempt.body = body_of(
                 self._thread,
                 attempt.run_id,
-                written(self._display),
+                written(self._surface.display),
                 self.client_tools.catalog,
                 self._reducer.state,
                 props or {},
@@ -228,17 +223,14 @@ class Running(Surface, ABC):
                 profile=self._settings.profile,
             )
         self._last = attempt
-        attempt.task = self._spawn(self._run(attempt), f"run-{attempt.run_id[:8]}")
+        attempt.task = self._surface.tasks.spawn(self._run(attempt), f"run-{attempt.run_id[:8]}")
 
     def _front(self, attempt: Sending, *, continues: bool) -> str | None:
         """The message behind which an attempt begins; one that goes on with a run began where that did."""
         if continues and self._last is not None:
             return self._last.behind
-        ids = [message.id for message in self._display.messages if message.id != attempt.message_id]
+        ids = [message.id for message in self._surface.display.messages if message.id != attempt.message_id]
         return ids[-1] if ids else None
-
-    def _begin_display(self, attempt: Attempt, *, continues: bool) -> None:
-        self._reducer.begin(attempt.generation, attempt.run_id, continues=continues)
 
     async def _run(self, attempt: Sending) -> None:
         """Sends, tells, ends. Cancelled by a stop, a thread switch and the close."""
@@ -252,7 +244,7 @@ class Running(Surface, ABC):
             attempt.body,
             self._request_headers,
             method="GET" if attempt.url else "POST",
-            clock=self._clock,
+            clock=self._surface.clock,
             reconnect=self._settings.reconnect,
             limits=self._settings.limits,
             on_violation=self._settings.on_violation,
@@ -282,9 +274,9 @@ class Running(Surface, ABC):
     def _take(self, attempt: Sending, exchange: Exchange, batch: list[Arrived]) -> bool:
         """Tells what arrived together; False once nobody wants more of it."""
         self._reducer.ours = self._reducer.ours or exchange.ours
-        with self._batch():
+        with self._surface.batch():
             for event, _ in batch:
-                if self._closed or (not attempt.live and not attempt.told):
+                if self._surface.tasks.closed or (not attempt.live and not attempt.told):
                     return False
                 self._event(attempt, event)
         for item in self._reducer.take_events():
@@ -297,11 +289,11 @@ class Running(Surface, ABC):
             case agui.RunStarted():
                 self._started(attempt, event)
             case agui.RunFinished():
-                if attempt is self._attempt:
+                if attempt is self._surface.attempt:
                     self._finished(attempt, event)
             case agui.RunError():
                 self._failed(attempt, event)
-            case _ if attempt is self._attempt:
+            case _ if attempt is self._surface.attempt:
                 self._reducer.apply(event)
                 self._notice(attempt)
                 self._check_limits(event)
@@ -310,22 +302,21 @@ class Running(Surface, ABC):
 
     def _check_limits(self, event: agui.Event) -> None:
         limits = self._settings.limits
-        if len(self._display.messages) > limits.messages:
+        if len(self._surface.display.messages) > limits.messages:
             raise TooLarge(f"more than {limits.messages} messages")
         if self._reducer.size_of(event) > limits.message:
             raise TooLarge(f"a message of more than {limits.message} characters")
 
     def _started(self, attempt: Sending, event: agui.RunStarted) -> None:
-        if attempt.resuming and self._book.phase == "resuming":
+        if attempt.resuming and self._surface.book.phase == "resuming":
             self._step(Step.STARTED)
-        if attempt.told and self._attempt is None and attempt is self._last:
+        if attempt.told and self._surface.attempt is None and attempt is self._last:
             attempt.told, attempt.live = "", True  # a stream that tells several runs
-            self._display.end("success")
-            attempt.generation = self._generation(event.run_id)
-            self._admit(attempt)
+            self._surface.display.end("success")
+            self._surface.admit(attempt)
             if attempt.message_id:  # what this action said is still on its way
-                self._display.mark_sent(attempt.message_id)
-        elif attempt is self._attempt and attempt.join == "begun":
+                self._surface.display.mark_sent(attempt.message_id)
+        elif attempt is self._surface.attempt and attempt.join == "begun":
             self._reducer.start_over()
         attempt.join = "begun"
 
@@ -338,7 +329,7 @@ class Running(Surface, ABC):
     def _see(self, attempt: Sending, batch: Any, *, native: bool) -> None:
         self._native = native
         try:
-            self._book.see(batch, attempt.run_id, native=native)
+            self._surface.book.see(batch, attempt.run_id, native=native)
         except ValueError as error:
             raise ProtocolFault(str(error)) from error
 
@@ -356,7 +347,7 @@ class Running(Surface, ABC):
         if outcome in ("error", "interrupted", "aborted"):
             self._roll_back(attempt)
         attempt.state_before = None
-        self._end(attempt, outcome, error=error, reason=reason, usage=usage)
+        self._surface.end(attempt, outcome, error=error, reason=reason, usage=usage)
 
     def _roll_back(self, attempt: Sending) -> None:
         before = attempt.state_before
@@ -369,16 +360,21 @@ class Running(Surface, ABC):
 
     def _next(self) -> None:
         """The next of the queue."""
-        if self._queue and self._attempt is None and not self._closed and self._book.phase == "none":
+        if (
+            self._queue
+            and self._surface.attempt is None
+            and not self._surface.tasks.closed
+            and self._surface.book.phase == "none"
+        ):
             _, start = self._queue.pop(0)
             start()
 
     def _step(self, step: Step) -> None:
-        self._book.step(step)
+        self._surface.book.step(step)
 
     def _step_if(self, step: Step) -> None:
-        if self._book.admits(step):
-            self._book.step(step)
+        if self._surface.book.admits(step):
+            self._surface.book.step(step)
 
 
 def _protocol(fault: ProtocolFault) -> AgentError:

@@ -24,46 +24,46 @@ class Stopping(Answering):
 
     def stop(self, *, grace: float | None = None) -> Later[StopResult]:
         """See `Agent.stop`. The connection is closed; a server of ours is asked to stop, and says that it did."""
-        self._enter("stop")
-        with self._batch():
+        self._surface.tasks.enter("stop")
+        with self._surface.batch():
             for waiting, _ in self._queue:
                 if waiting.message_id:
-                    self._display.remove(waiting.message_id)
-                self._settle(waiting, "aborted")
+                    self._surface.display.remove(waiting.message_id)
+                waiting.op.settle("aborted")
             self._queue.clear()
-        attempt = self._attempt
+        attempt = self._surface.attempt
         if attempt is None:
-            return self._later("nothing")
+            return Later.settled("nothing")
         return self._stop(attempt, grace)
 
     def _cancel(self, op: Operation) -> None:
         """A stop for one run alone."""
-        if self._closed or op.done():
+        if self._surface.tasks.closed or op.done():
             return
-        if self._attempt is not None and self._attempt.op is op:
-            self._stop(self._attempt, None)
+        if self._surface.attempt is not None and self._surface.attempt.op is op:
+            self._stop(self._surface.attempt, None)
             return
         for item in list(self._queue):
             if item[0].op is op:
                 self._queue.remove(item)
-                with self._batch():
-                    self._display.remove(item[0].message_id)
-                self._settle(item[0], "aborted")
+                with self._surface.batch():
+                    self._surface.display.remove(item[0].message_id)
+                item[0].op.settle("aborted")
 
     def _stop(self, attempt: Attempt, grace: float | None) -> Later[StopResult]:
         self._halt(attempt, "aborted", None)
         late: Later[StopResult] = Later(asyncio.get_running_loop())
-        with self._batch():
+        with self._surface.batch():
             self.stopping.set(True)
         limit = self._settings.stop_grace if grace is None else grace
-        task = self._spawn(self._stopped(attempt, limit, late), "stop")
+        task = self._surface.tasks.spawn(self._stopped(attempt, limit, late), "stop")
         task.add_done_callback(lambda _: self._given_up(attempt, late))
         self._awaited(task)
         return late
 
     def _given_up(self, attempt: Attempt, late: Later[StopResult]) -> None:
         """The agent was closed meanwhile: nobody is left waiting."""
-        self._settle(attempt, "aborted")
+        attempt.op.settle("aborted")
         late.settle("unconfirmed")
 
     def _awaited(self, stop: asyncio.Task[None]) -> None:
@@ -78,8 +78,8 @@ class Stopping(Answering):
         attempt.live = False
         if attempt.task is not None:
             attempt.task.cancel()
-        with self._batch():
-            book = self._book
+        with self._surface.batch():
+            book = self._surface.book
             if attempt.resuming and book.phase in ("claimed", "resuming", "acknowledged"):
                 left = attempt.exchange is not None
                 if left or book.phase == "acknowledged":
@@ -91,7 +91,7 @@ class Stopping(Answering):
                 self._step(Step.BOUNDARY)
             self._roll_back(attempt)
             attempt.outcome = outcome
-            self._end(attempt, outcome, reason=reason)
+            self._surface.end(attempt, outcome, reason=reason)
 
     async def _stopped(self, attempt: Attempt, grace: float, late: Later[StopResult]) -> None:
         result: StopResult = "will_stop"
@@ -102,16 +102,16 @@ class Stopping(Answering):
                 result = await self._proved(attempt, grace)
             await self._save()
         finally:
-            with self._batch():
+            with self._surface.batch():
                 self.stopping.set(False)
-            self._settle(attempt, "aborted")
+            attempt.op.settle("aborted")
             late.settle(result)
             self._next()
 
     async def _proved(self, attempt: Attempt, grace: float) -> StopResult:
         assert self._control is not None
         try:
-            stopped = await within(self._clock, grace, self._stopped_there(attempt.run_id))
+            stopped = await within(self._surface.clock, grace, self._stopped_there(attempt.run_id))
         except TimeoutError:
             stopped = False
         except Exception as error:  # noqa: BLE001 - whatever it is, the stop is not proved
@@ -138,8 +138,8 @@ class Stopping(Answering):
         """The live run gives way; `told`: what takes its place tells the server so."""
         self._halt(busy, "interrupted", "superseded")
         if self._control is not None and not told:
-            self._awaited(self._spawn(self._told_to_stop(busy.run_id), "supersede"))
-        self._settle(busy, "interrupted")
+            self._awaited(self._surface.tasks.spawn(self._told_to_stop(busy.run_id), "supersede"))
+        busy.op.settle("interrupted")
 
     async def _told_to_stop(self, run_id: str) -> None:
         assert self._control is not None

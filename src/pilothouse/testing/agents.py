@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, final
 
 from ..agents.operation import Later, Operation
-from ..agents.signals import Cell
-from ..agents.surface import Surface
-from ..core.display import Display
+from ..agents.signals import Cell, Hub
+from ..agents.surface import Published, Surface
+from ..core.agui.reduce import Reducer
 from ..messages import JSON, UNSET, InputPart, ToolSpec
-from ..projection import EMPTY, AgentToolCall, StopResult, ToolOutcome
+from ..projection import AgentToolCall, StopResult, ToolOutcome
 from ..remote.agui import AGUIAgent
 from ..remote.function import FunctionWire
 from .clock import StepClock
@@ -73,8 +72,8 @@ def FakeAgent(*scripts: Script, **options: Any) -> AGUIAgent:  # noqa: N802 - re
 class MockTools:
     """`client_tools` of a `MockAgent`: writes down what it is told."""
 
-    def __init__(self, agent: MockAgent) -> None:
-        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(agent._hub, (), "client_tools.pending")  # noqa: SLF001
+    def __init__(self, hub: Hub) -> None:
+        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(hub, (), "client_tools.pending")
         self.catalog: tuple[ToolSpec, ...] = ()
         self.settled: dict[str, ToolOutcome] = {}
         self.resolved: list[str] = []
@@ -90,20 +89,19 @@ class MockTools:
 
     def flush(self) -> Later[None]:
         """Does nothing."""
-        late: Later[None] = Later(asyncio.get_running_loop())
-        late.settle(None)
-        return late
+        return Later.settled(None)
 
     def resolve(self, call_id: str, result: ToolOutcome) -> Operation:
         """Keeps it."""
         self.settle(call_id, result)
         self.resolved.append(call_id)
-        op = Operation(asyncio.get_running_loop())
-        op.settle("success")
-        return op
+        return Operation.settled("success")
 
 
-class MockAgent(Surface):
+_OPTIONAL = ("interrupt", "subagents", "usage", "is_input_blocked")
+
+
+class MockAgent(Published):
     """Idle and empty; a test sets its signals (`agent.messages.set(…)`) and reads `submitted` and `calls`.
 
     Args:
@@ -113,55 +111,43 @@ class MockAgent(Surface):
 
     def __init__(self, *members: str) -> None:
         clock = StepClock()
-        super().__init__("mock", clock, Display(clock.monotonic))
+        surface = Surface("mock", clock, Reducer(clock.monotonic))
+        super().__init__(surface)
         self.submitted: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.thread_id = "mock"
-        given: Collection[str] = members
-        self.subagents: Cell[Mapping[str, Any]] | None = None
-        self.client_tools: MockTools | None = None
-        self.check_status: Callable[[], Later[None]] | None = None
-        if "subagents" in given:
-            self.subagents = Cell(self._hub, EMPTY, "subagents")
-        if "client_tools" in given:
-            self.client_tools = MockTools(self)
-        if "check_status" in given:
-            self.check_status = self._checked
-        for name in ("interrupt", "usage", "is_input_blocked"):
-            if name not in given:
+        self.client_tools = MockTools(surface.hub) if "client_tools" in members else None
+        self.check_status = self._checked if "check_status" in members else None
+        for name in _OPTIONAL:
+            if name not in members:
                 setattr(self, name, None)
 
     def _checked(self) -> Later[None]:
         self.calls.append("check_status")
-        return self._later(None)
+        return Later.settled(None)
 
     def submit(
         self, message: str | Sequence[InputPart] | None = None, *, resume: object = UNSET, **more: JSON
     ) -> Operation:
         """Writes down what was asked."""
-        self._enter("submit")
+        self._surface.tasks.enter("submit")
         self.submitted.append({"message": message, "resume": resume, **more})
-        return self._done()
-
-    def _done(self) -> Operation:
-        op = Operation(asyncio.get_running_loop())
-        op.settle("success")
-        return op
+        return Operation.settled("success")
 
     def stop(self, *, grace: float | None = None) -> Later[StopResult]:
         """Writes it down."""
         self.calls.append("stop")
-        return self._later("nothing")
+        return Later.settled("nothing")
 
     def retry(self) -> Operation:
         """Writes it down."""
         self.calls.append("retry")
-        return self._done()
+        return Operation.settled("success")
 
     def regenerate(self, target: int | str, /) -> Operation:
         """Writes it down."""
         self.calls.append(f"regenerate {target}")
-        return self._done()
+        return Operation.settled("success")
 
 
 __all__ = ["FakeAgent", "FakeBackend", "MockAgent", "MockTools"]
