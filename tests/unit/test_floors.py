@@ -32,6 +32,7 @@ FLOORS = {
     "pilothouse.journal": 2,
     "pilothouse.clock": 2,
     "pilothouse.cancel": 2,
+    "pilothouse.scope": 2,
     "pilothouse.transport": 3,
     "pilothouse.providers": 3,
     "pilothouse.runtimes": 3,
