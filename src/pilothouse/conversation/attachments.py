@@ -117,7 +117,9 @@ def parts_of(content: object, attachments: Sequence[Media]) -> tuple[InputPart, 
         TypeError, ValueError: naming what came, and where.
     """
     if isinstance(attachments, MEDIA) or not isinstance(attachments, Iterable):
-        raise TypeError(f"attachments must be a sequence of media parts, got {type(attachments).__name__}")
+        raise TypeError(
+            f"attachments must be a sequence of media parts, got {type(attachments).__name__}: [it]"
+        )
     if content is None:
         if attachments:
             raise TypeError("attachments need a message: content must not be None")
@@ -136,12 +138,24 @@ def _part(index: int, part: object) -> InputPart:
         return part if text == part.text else replace(part, text=text)
     if isinstance(part, MEDIA):
         return _media("content", index, part)
-    raise TypeError(f"content[{index}] must be Text or a media part, got {type(part).__name__}")
+    raise TypeError(f"content[{index}] must be Text or a media part, got {type(part).__name__}{_way(part)}")
+
+
+def _way(part: object) -> str:
+    """How a part is made of what came."""
+    match part:
+        case PathLike():
+            return ": Attachment.from_path(it)"
+        case bytes() | bytearray() | memoryview():
+            return ": Attachment(data=it, mime_type=…)"
+        case str():
+            return ": Text(it), or for media Attachment(url=it, mime_type=…)"
+    return ""
 
 
 def _media(where: str, index: int, part: object) -> Media:
     if not isinstance(part, MEDIA):
-        raise TypeError(f"{where}[{index}] must be a media part, got {type(part).__name__}")
+        raise TypeError(f"{where}[{index}] must be a media part, got {type(part).__name__}{_way(part)}")
     try:
         return checked(part)
     except ValueError as error:

@@ -94,7 +94,16 @@ def _shown(provider: object) -> str:
         return "a sync generator function, which would block the event loop: write `async def`"
     if inspect.isroutine(provider):
         return "a sync function, which would block the event loop: write `async def`"
-    return type(provider).__name__
+    kind = type(provider)
+    if kind.__module__.partition(".")[0] in _OURS or isinstance(provider, dict | list):
+        return kind.__name__
+    return (
+        f"{kind.__name__} of {kind.__module__}; another library's agent goes into an async generator of its text "
+        "(docs/cookbook.md, Another framework's agent)"
+    )
+
+
+_OURS: Final = frozenset({"builtins", "pilothouse"})
 
 
 def _takes_options(function: Callable[..., Any]) -> bool:

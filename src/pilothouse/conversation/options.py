@@ -180,8 +180,53 @@ def busy_policy(value: object) -> BusyPolicy:
         ConfigError: there is no such policy.
     """
     if value not in get_args(BusyPolicy):
-        raise ConfigError(f"when_busy must be raise, queue, drop or supersede, got {value!r}")
+        way = "; to steer the run at work: await reply.run.steer(text)" if value == "steer" else ""
+        raise ConfigError(f"when_busy must be raise, queue, drop or supersede, got {value!r}{way}")
     return value  # type: ignore[return-value]
+
+
+_LOOP: Final = "AgentController(AgentLoop(provider, {}))"
+_CALLED_HERE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("instructions", "system", "prompt", "system_message"), "system_prompt=…"),
+        **dict.fromkeys(
+            ("response_format", "response_model", "result_type", "output_schema"),
+            _LOOP.format("output_type=…"),
+        ),
+        **dict.fromkeys(
+            ("max_turns", "max_steps", "max_iterations", "recursion_limit"),
+            "config=LoopConfig(limits=Limits(turns=…))",
+        ),
+        **dict.fromkeys(("temperature", "top_p", "seed", "tool_choice"), "params={'NAME': …}"),
+        **dict.fromkeys(("max_tokens", "max_output_tokens"), "params={'max_output_tokens': …}"),
+        **dict.fromkeys(("model_settings", "settings", "model_kwargs"), "params={…}"),
+        **dict.fromkeys(("session_id", "conversation_id", "thread", "session"), "thread_id=…"),
+        **dict.fromkeys(("checkpointer", "memory", "store", "storage", "db"), "journal=SQLiteJournal(path)"),
+        **dict.fromkeys(("mcp_servers", "toolsets"), "controllers=[MCPController(…)]"),
+        **dict.fromkeys(("subagents", "sub_agents", "agents"), "tools=[agent_tool(…)]"),
+        "timeout": "reply_timeout=… for a whole send, send_timeout=… until the answer begins",
+    }
+)
+"""What this field's other libraries call it, and what it is here."""
+
+
+def _instead(name: str) -> str:
+    """Where what was probably meant is said; only for those who were wrong."""
+    from difflib import get_close_matches
+    from inspect import signature
+
+    from ..loop.agent import AgentLoop
+    from ..loop.config import LoopConfig
+    from .controller import AgentController
+
+    if name in LoopConfig.__struct_fields__:
+        return f": say config=LoopConfig({name}=…)"
+    if name in signature(AgentLoop).parameters:
+        return f": say {_LOOP.format(f'{name}=…')}"
+    if name in _CALLED_HERE:
+        return f": say {_CALLED_HERE[name].replace('NAME', name)}"
+    near = get_close_matches(name, (*DEFAULTS, *signature(AgentController).parameters), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -194,12 +239,5 @@ def merged(current: Mapping[str, Any], changes: Mapping[str, Any]) -> Mapping[st
         return current  # shared: most conversations change nothing
     for name in changes:
         if name not in DEFAULTS:
-            from difflib import get_close_matches  # not for those who spell it right
-            from inspect import signature
-
-            from .controller import AgentController
-
-            near = get_close_matches(name, (*DEFAULTS, *signature(AgentController).parameters), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"unknown option {name!r}; valid names: {', '.join(DEFAULTS)}{hint}")
+            raise ConfigError(f"unknown option {name!r}{_instead(name)}; valid names: {', '.join(DEFAULTS)}")
     return {**current, **{name: _one(name, value) for name, value in changes.items()}}

@@ -434,6 +434,8 @@ class Reply:
                 raise ReplyIncomplete(Incomplete("empty"), self.id, f"reply {self.id} has no answer")
             case Incomplete(reason=reason, limit=limit):
                 what = f"{reason} {limit}" if limit else reason
+                if limit == "output_retries":
+                    what += ": no answer was of the wanted type; the last one is reply.messages[-1]"
                 raise ReplyIncomplete(outcome, self.id, f"reply {self.id} is incomplete: {what}")
             case Cancelled():
                 count = len(self.text)

@@ -239,13 +239,17 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 }
 
 
+def _instead_of(given: object) -> str:
+    if hasattr(given, "run"):
+        return "another agent is a tool by agent_tool(agent, name=…, description=…)"
+    return "options of a tool are keywords: @tool(name=…)"
+
+
 def _make(
     function: Callable[..., Any], name: str | None, description: str | None, options: Mapping[str, Any]
 ) -> Tool:
     if not callable(function):
-        raise ToolDefinitionError(
-            f"{function!r} is no function; options of a tool are keywords: @tool(name=…)"
-        )
+        raise ToolDefinitionError(f"{function!r} is no function; {_instead_of(function)}")
     from .context import ToolContext
     from .schema import Parameters
     from .signature import read_signature

@@ -270,7 +270,10 @@ class Server:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._started:
             await self.start()
-            logger.warning("the server was started by a request: without lifespan() it cannot drain")
+            logger.warning(
+                "the server was started by a request: where it is mounted, enter its lifespan() in that of the application, "
+                "or it cannot drain"
+            )
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if self._cors is not None:
             if scope["method"] == "OPTIONS" and (found := preflight(self._cors, headers)) is not None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, final
 from msgspec.structs import replace
 
 from ..contracts import Clock
+from ..errors import ProviderError
 from ..messages import JSON, Message, Model, Usage
 from ..responses import (
     ErrorInfo,
@@ -106,8 +107,12 @@ Script: TypeAlias = (
 """One response: a text, the pieces of one, only an end, or a function that makes one of the request."""
 
 
-class ScriptExhausted(AssertionError):
-    """More requests were made than the test wrote responses for."""
+class ScriptExhausted(ProviderError, AssertionError):
+    """More requests were made than the test wrote responses for. The send fails with its words."""
+
+    def __init__(self, asked: int, written: int) -> None:
+        message = f"request {asked} has no script after the {written} written; add one, or say repeat=True"
+        super().__init__(message, ErrorInfo("bug", message))
 
 
 @final
@@ -156,7 +161,7 @@ class ScriptedProvider:
         if self._repeat and self._scripts:
             number %= len(self._scripts)
         if number >= len(self._scripts):
-            raise ScriptExhausted(f"request {number + 1} has no script")
+            raise ScriptExhausted(number + 1, len(self._scripts))
         script = self._scripts[number]
         if callable(script):
             script = script(self.requests[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, final
@@ -38,6 +39,24 @@ NAMED: Final = 200
 
 SERVER_TEXT: Final = 2_000
 """Characters of a server's own instructions that are used."""
+
+
+def _check_server(server: object) -> None:
+    """Here, since a connection is made much later.
+
+    Raises:
+        ConfigError: it is none of the three.
+    """
+    if callable(server) or (isinstance(server, str) and re.match("https?://", server, re.IGNORECASE)):
+        return
+    from mcp import StdioServerParameters  # takes a while, and whoever has one has imported it
+
+    if isinstance(server, StdioServerParameters):
+        return
+    raise ConfigError(
+        "server must be a URL (http://…), mcp.StdioServerParameters(command=…, args=[…]) or a function that makes what the "
+        f"SDK's Client takes, not {server!r}"
+    )
 
 
 @final
@@ -88,6 +107,7 @@ class MCPController(StagedController[Pins]):
     ) -> None:
         if find_spec("mcp") is None:
             raise MissingExtra("mcp", "mcp", "use an MCP server")
+        _check_server(server)
         for name, value in (
             ("connect_timeout", connect_timeout),
             ("list_timeout", list_timeout),
