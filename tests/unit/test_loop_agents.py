@@ -328,6 +328,17 @@ def test_agents_that_cannot_be_are_refused() -> None:
         AgentLoop(ScriptedProvider(), handoffs=[WORKER, WORKER])
     with pytest.raises(ConfigError, match="there is none"):
         AgentLoop(ScriptedProvider(), handoffs=[Handoff(name="a", description="x", to=["nobody"])])
+    with pytest.raises(ConfigError, match="no provider 'elsewhere'"):
+        AgentLoop(
+            {"scripted": ScriptedProvider()},
+            handoffs=[Handoff(name="a", description="x", model=Model("m", "elsewhere"))],
+        )
+    with pytest.raises(ConfigError, match="two are called 'sort_out'"):
+        AgentLoop(
+            ScriptedProvider(), handoffs=[Handoff(name="a", description="x", tools=[sort_out, sort_out])]
+        )
+    with pytest.raises(ConfigError, match="no limit is called 'turnz'"):
+        agent_tool(AgentLoop(ScriptedProvider()), name="a", description="x", limits={"turnz": 1})
 
 
 async def test_an_agent_that_is_gone_leaves_the_conversation_where_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from pilothouse.core.breaker import RepetitionBreaker, ToolMisuseBreaker
 from pilothouse.core.window import message_tokens
-from pilothouse.errors import ConfigError
+from pilothouse.errors import ConfigError, StartRefused
 from pilothouse.events import (
     CallFinished,
     Cancelled,
@@ -26,7 +27,9 @@ from pilothouse.loop.agent import AgentLoop
 from pilothouse.loop.config import Limits, LoopConfig, RetryPolicy
 from pilothouse.loop.context import ToolContext
 from pilothouse.loop.dump import Redactor
-from pilothouse.loop.hooks import OverWindow, Relief
+from pilothouse.loop.handoff import Handoff
+from pilothouse.loop.hooks import NextTurn, OverWindow, Relief
+from pilothouse.loop.subagent import agent_tool
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Message, Model, Price, Text, Usage
 from pilothouse.responses import ModelRequest, ModelSettings, StreamEnd
@@ -439,6 +442,43 @@ async def test_cost_is_limited_and_told() -> None:
     )  # the next prompt alone would cost as much again
     with pytest.raises(ConfigError, match="no prices"):
         AgentLoop(ScriptedProvider(), config=config)
+
+
+async def test_a_limit_on_money_of_a_model_without_prices_says_what_to_do() -> None:
+    """LP-38, §6: where it is given, per run, and where another model comes in between; nothing is sent, and it says why."""
+    free = Model("free", "scripted")
+    bounded = LoopConfig(limits=Limits(cost="5"))
+    why = r"limits\.cost: model \S+ has no prices.*give its Model prices, or limit tokens instead"
+    for made in (
+        lambda: AgentLoop(ScriptedProvider(model=free), config=bounded),
+        lambda: AgentLoop(
+            ScriptedProvider(model=PRICED),
+            config=bounded,
+            handoffs=[Handoff(name="a", description="x", model=free)],
+        ),
+        lambda: agent_tool(
+            AgentLoop(ScriptedProvider(model=free)), name="a", description="x", limits={"cost": 1}
+        ),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            made()
+    for option, model in ({"loop.limits": {"cost": 1}}, free), ({"loop.model": "other"}, PRICED):
+        provider = ScriptedProvider("hi", model=model)
+        loop = AgentLoop(provider, config=bounded if model is PRICED else None)
+        with pytest.raises(StartRefused, match=why):
+            await LoopRig(loop, options=option).run()
+        assert provider.requests == []
+    changing = LoopConfig(limits=Limits(cost="5"), prepare_next_turn=lambda _: NextTurn(model=free))
+    outcome = await rig(*looks(1), "no", tools=[look], model=PRICED, config=changing).run()
+    assert isinstance(outcome, Failed)
+    assert outcome.kind == "config"
+    assert re.match(why, outcome.message)
+    provider = ScriptedProvider([call("hand_over_to_a")], "no", model=PRICED)
+    loop = AgentLoop(provider, handoffs=[Handoff(name="a", description="x", model=free)])
+    outcome = await LoopRig(loop, options={"loop.limits": {"cost": 1}}).run()
+    assert isinstance(outcome, Failed)
+    assert outcome.kind == "config"
+    assert re.match(why, outcome.message)
 
 
 async def test_a_cost_that_the_provider_told_counts() -> None:

@@ -22,7 +22,7 @@ from ..messages import JSON, Message, Model, Price, Usage, user_message
 from ..records import Descriptor, RunSpec, Start
 from .config import LoopConfig
 from .handoff import Handoff, Handoffs
-from .plan import Plan, Providers
+from .plan import Plan, Providers, check_prices
 from .tool_host import ToolHost
 from .tools import Tool, ToolLike, ToolSet, tool_source
 from .trail import Trails
@@ -118,11 +118,13 @@ class AgentLoop:
         self.config: Final = config
         assert self.config.model is not None
         self._providers.of(self.config.model)
-        if self.config.limits.cost is not None and self.config.model.prices is None:
-            raise ConfigError(f"limits.cost: model {self.config.model.id} has no prices")
+        check_prices(self.config.model, self.config.limits)
         self._system_prompt = system_prompt
         self._clock: Clock = clock or SystemClock()
         self._handoffs = Handoffs(handoffs)
+        for model in self._handoffs.models:
+            self._providers.of(model)
+            check_prices(model, self.config.limits)
         doors = self._handoffs.doors()
         self._tools = tool_source(tools if not doors else _with_doors(tools, doors))
         self._tool_host = ToolHost(deps)
@@ -232,21 +234,32 @@ class AgentLoop:
         await Turns(work, self._tool_host, self._handoffs).drive(step, answer)
         self._trails.keep(work.thread_id, work.trail)
 
+    def check(self, options: Mapping[str, JSON]) -> None:
+        """Sees that a run can have these options.
+
+        Raises:
+            ConfigError: naming the option and the value.
+        """
+        self._planned(options, self._output)
+
+    def _planned(self, options: Mapping[str, JSON], output: Output | None) -> Plan:
+        return Plan(
+            self.config,
+            self._providers,
+            self._system_prompt,
+            self._tools,
+            options,
+            output,
+            self._instructions,
+        )
+
     def _work(self, start: Start, port: RunPort) -> Work:
         self._tool_host.attach()
         plan, spec = self._plan, start.spec
         if plan is None or spec.options or spec.output_schema is not None:
             try:
                 output = self._output if spec.output_schema is None else _output_by(spec.output_schema)
-                plan = Plan(
-                    self.config,
-                    self._providers,
-                    self._system_prompt,
-                    self._tools,
-                    spec.options,
-                    output,
-                    self._instructions,
-                )
+                plan = self._planned(spec.options, output)
             except ConfigError as error:
                 raise StartRefused("config", str(error)) from error
             if not spec.options and spec.output_schema is None:

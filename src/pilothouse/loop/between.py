@@ -103,7 +103,7 @@ class Between:
             if value is not None and not isinstance(value, wanted):
                 raise HookFailed(f"prepare_next_turn returned {type(value).__name__} as {name}")
         if change.model is not None:
-            work.plan.providers.of(change.model)  # a model that nobody serves is a ConfigError now, not later
+            work.plan.provider_of(change.model)  # a model that nobody serves is a ConfigError now, not later
             work.model = change.model
         if change.tools is not None:
             work.tool_set = ToolSet(change.tools)

@@ -57,7 +57,16 @@ class Handoffs:
                     f"handoffs: {agent.name} cannot hand over to {min(unknown)!r}: there is none"
                 )
         self._doors = {name: _door(agent) for name, agent in self._agents.items()}
-        self._sets: dict[str, ToolSet] = {}
+        self._sets = {name: self._tools_of(agent) for name, agent in self._agents.items()}
+
+    def _tools_of(self, agent: Handoff) -> ToolSet:
+        to = [name for name in self._doors if name != agent.name and (agent.to is None or name in agent.to)]
+        return ToolSet([*agent.tools, *[self._doors[name] for name in to]])
+
+    @property
+    def models(self) -> list[Model]:
+        """Those that the agents bring."""
+        return [agent.model for agent in self._agents.values() if agent.model is not None]
 
     def __bool__(self) -> bool:
         return bool(self._agents)
@@ -80,19 +89,11 @@ class Handoffs:
         agent = self._agents.get(name)
         if agent is None:  # of a configuration that is not ours any more: the run goes on with what there is
             return
-        if name not in self._sets:
-            others = [
-                door
-                for to, door in self._doors.items()
-                if to != name and (agent.to is None or to in agent.to)
-            ]
-            self._sets[name] = ToolSet([*agent.tools, *others])
         work.tool_set = self._sets[name]
         if agent.system_prompt is not None:
             work.system_prompt = agent.system_prompt
         if agent.model is not None:
-            work.plan.providers.of(agent.model)
-            work.model = agent.model
+            work.model = agent.model  # who serves it is asked before its first request
         if agent.settings is not None:
             work.settings = agent.settings
         if note:

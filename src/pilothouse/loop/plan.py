@@ -56,6 +56,19 @@ class Providers:
             ) from None
 
 
+def check_prices(model: Model, limits: Limits) -> None:
+    """A model without prices cannot be kept within a limit on money (LP-38).
+
+    Raises:
+        ConfigError: this one cannot.
+    """
+    if limits.cost is not None and model.prices is None:
+        raise ConfigError(
+            f"limits.cost: model {model.id} has no prices, so nobody can say what it costs: give its Model prices, or "
+            "limit tokens instead"
+        )
+
+
 class Plan:
     """Settings of one run, resolved once.
 
@@ -92,12 +105,22 @@ class Plan:
                 f"{self.system_prompt}\n\n{instructions}" if self.system_prompt else instructions
             )
         self.limits = _limits(config.limits, options.get("loop.limits"))
+        check_prices(self.model, self.limits)
         self.send_timeout = _seconds(options, "loop.send_timeout_ms", config.send_timeout)
         self.stream_idle_timeout = _seconds(
             options, "loop.stream_idle_timeout_ms", config.stream_idle_timeout
         )
         self.first_poll = options.get("loop.first_poll") is not False
         self.compact = options.get("loop.compact") is True
+
+    def provider_of(self, model: Model) -> Provider:
+        """Who serves that model in this run.
+
+        Raises:
+            ConfigError: nobody does, or it cannot be kept within the limits.
+        """
+        check_prices(model, self.limits)
+        return self.providers.of(model)
 
 
 def _with_client_tools(tools: Callable[[], ToolSet], given: JSON) -> Callable[[], ToolSet]:

@@ -65,7 +65,7 @@ class Requests:
             if work.compact:
                 work.compact = False
                 await self.relieve("asked", work.estimate(), force=True)
-            provider = work.plan.providers.of(work.model)
+            provider = work.plan.provider_of(work.model)
             transforms = work.plan.config.transform_context is not None
             changed = await self._payloads.transformed() if transforms else work.context
             messages, estimate = self._measured(provider, changed)

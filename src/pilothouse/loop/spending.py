@@ -93,8 +93,7 @@ class Spending:
         limit, prices = self._limits.cost, model.prices
         if limit is None:
             return None
-        if prices is None:  # a model without prices cannot be shown to stay within a cost limit
-            return -1
+        assert prices is not None, "the plan has seen to it"
         left = Decimal(str(limit)) - self.cost - Decimal(prices.input) * estimate / MILLION
         each = Decimal(prices.output) / MILLION
         return MILLION * MILLION if each == 0 and left >= 0 else int(left / each) if each else -1

@@ -83,7 +83,13 @@ def agent_tool(
         tool_options: as of `tool`. Durable runs make the call repeatable: `effect` is `idempotent` by default.
 
     At most eight agents stand below one another; the model of the last one is told so.
+
+    Raises:
+        ConfigError: a limit or an option that its runs cannot have.
     """
+    loop = agent if isinstance(agent, AgentLoop) else agent.runtime
+    if isinstance(loop, AgentLoop):
+        loop.check(_options(limits, options))
     in_memory = isinstance(agent, AgentLoop)
     defaults: dict[str, Any] = {
         "effect": "non_idempotent" if in_memory else "idempotent",
@@ -132,11 +138,16 @@ def _spec(
     if share is not None and left is not None:
         part = max(0, int(left * share))
         slices["total_tokens"] = min(part, slices.get("total_tokens", part))
-    given: dict[str, JSON] = dict(options or {})
-    if slices:
-        given["loop.limits"] = slices
     message = Message(f"{run_id}-task", "user", (Text(task),))
+    given = _options(slices, options)
     return RunSpec(run_id, run_id, (message,), options=given, origin=Origin(ctx.run_id, ctx.call_id))
+
+
+def _options(limits: Mapping[str, JSON] | None, options: Mapping[str, JSON] | None) -> dict[str, JSON]:
+    given: dict[str, JSON] = dict(options or {})
+    if limits:
+        given["loop.limits"] = dict(limits)
+    return given
 
 
 def _id_of(run_id: str, call_id: str) -> str:
