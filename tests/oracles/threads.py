@@ -74,6 +74,8 @@ class Tree:
             return [Happened(message_id) for message_id in run.base]
         whole = self.front(self.runs[run.parent]) + run.above
         end = next(index for index, item in enumerate(whole) if item.message_id == run.keep)
+        while end + 1 < len(whole) and whole[end + 1].message_id.startswith("result:"):
+            end += 1  # a call is kept with what it came to
         while end + 1 < len(whole) and whole[end + 1].kept is not None:
             end += 1  # a replacement right behind the last message is of just these messages
         return whole[: end + 1]

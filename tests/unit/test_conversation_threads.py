@@ -17,7 +17,9 @@ from pilothouse.errors import InvalidSpec, NotOpened, ReplyCancelled, RunUnknown
 from pilothouse.events import Cancelled, Unknown
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.journal.sqlite import SQLiteJournal
+from pilothouse.loop.tools import tool
 from pilothouse.messages import Image, Message, Text
+from pilothouse.records import Parent
 from pilothouse.testing.scripted import Cut, Hold, ScriptedProvider, call, failure
 
 
@@ -391,3 +393,34 @@ async def test_who_comes_second_on_a_thread_is_told_what_to_do_and_that_helps() 
         await second.open()
         assert (await (await second.send("2")).result()).text == "two"
         assert [message.text for message in second.messages] == ["1", "one", "2", "two"]
+
+
+@pytest.mark.parametrize("through", ["the answer", "its first result"])
+async def test_a_call_that_is_kept_is_kept_with_what_it_came_to(journals, through: str) -> None:
+    """RC-68, AC-168, promise 6: an edit behind an answer, or between the results of its calls, loses no result on record."""
+
+    @tool
+    async def work(n: int) -> str:
+        """Works."""
+        return f"result {n}"
+
+    journal = journals()
+    calls = [call("work", {"n": 1}, call_id="c1"), call("work", {"n": 2}, call_id="c2")]
+    provider = ScriptedProvider(["Well.", *calls], "first", "second", "third")
+    async with AgentController(provider, tools=[work], journal=journal, thread_id="t") as agent:
+        reply = await agent.send("1")
+        await reply.result()
+        _, answer, result, *_ = agent.messages
+        parent = Parent(reply.id, answer.id if through == "the answer" else result.id)
+        for _ in range(2):  # the same again is the same send, wherever it was said to hang
+            edited = await agent.send("other", id="k", extras=RunExtras(parent=parent))
+            await edited.result()
+        assert texts(agent) == ["1", "Well.", "result 1", "result 2", "other", "second"]
+        assert [m.text for m in provider.requests[2].messages] == texts(agent)[:-1]
+        assert (await agent.runs.registered("k")).parent == Parent(reply.id, "result:c2")
+    async with AgentController(provider, tools=[work], journal=journal, thread_id="t") as later:
+        assert texts(later) == ["1", "Well.", "result 1", "result 2", "other", "second"]
+        again = await later.send("other", id="k", extras=RunExtras(parent=parent))
+        assert (await again.result()).text == "second"
+    await journals.end(journal)
+    assert len(provider.requests) == 3

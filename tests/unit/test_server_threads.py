@@ -270,3 +270,19 @@ async def test_a_retry_in_an_older_branch_settles_first_what_nobody_knows() -> N
         assert said(await messages(app)) == ["one", "a", "two", "whole"]
         abandoned = (await ask(app, "GET", "/v1/runs/r2")).json()
         assert (abandoned["status"], abandoned["outcome"]["settled"]) == ("unknown", True)
+
+
+async def test_a_copy_up_to_an_answer_has_the_results_of_its_calls() -> None:
+    """SV-153: what a call came to is known, so it is not told that nobody answered."""
+
+    @tool
+    async def work() -> str:
+        """Works."""
+        return "worked"
+
+    app = served(ScriptedProvider(["Well.", call("work", {}, call_id="c1")], "done", echo), tools=[work])
+    async with app.lifespan():
+        await run(app, "r1", input="one")
+        answer = (await messages(app, "t1"))[1]["id"]
+        copy = (await ask(app, "POST", "/v1/threads/t1/fork", {"from": answer})).json()["thread_id"]
+        assert said(await messages(app, copy)) == ["one", "Well.", "worked"]

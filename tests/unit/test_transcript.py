@@ -15,6 +15,7 @@ from pilothouse.core.transcript import (
     for_runtime,
     last_exchange,
     wants_answer,
+    with_results,
 )
 from pilothouse.events import (
     AnyFact,
@@ -271,6 +272,22 @@ def test_a_path_is_cut_behind_a_message_of_it() -> None:
     assert cut_after(whole, None) == whole
     with pytest.raises(KeyError):
         cut_after(whole, "a9")
+
+
+@pytest.mark.parametrize(
+    ("through", "found"),
+    [
+        ("a1", "result:c2"),
+        ("result:c1", "result:c2"),
+        ("result:c2", "result:c2"),
+        ("u0", "u0"),
+        ("a4", "a4"),
+        ("?", "?"),
+    ],
+)
+def test_a_cut_does_not_part_a_call_from_its_result(through: str, found: str) -> None:
+    """RC-68, promise 6: behind an answer means behind the results of its calls; what is not on the path stays as it is."""
+    assert with_results(path("u", "a c1 c2", "r c1", "r c2", "a"), through) == found
 
 
 def test_who_wants_an_answer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..core.transcript import with_results
 from ..errors import InvalidSpec, NotOpened, RunConflict, RunNotFound, RunUnknown
 from ..messages import Message
 from ..records import HistoryMessage, Parent, RunSpec
@@ -68,11 +69,12 @@ class Thread:
             path = await self.setup.runs.history(parent.run_id)
         except RunNotFound as error:
             raise InvalidSpec(f"no parent run {parent.run_id}", "parent_not_found") from error
+        through = with_results(path, parent.keep_through)
         found: list[Message] = []
         for entry in path:
             if entry.complete:
                 found.append(entry.message)
-            if entry.message.id == parent.keep_through:
+            if entry.message.id == through:
                 break
         return tuple(found)
 

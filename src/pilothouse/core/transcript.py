@@ -178,6 +178,17 @@ def cut_after(path: Sequence[HistoryMessage], keep_through: str | None) -> Seque
     raise KeyError(keep_through)
 
 
+def with_results(path: Sequence[HistoryMessage], keep_through: str | None) -> str | None:
+    """Where a cut behind that message really is: behind the results of its calls, where they are known.
+
+    A call is kept together with what it came to: without that a model would be told that nobody knows.
+    """
+    at = next((at for at in range(len(path) - 1, -1, -1) if path[at].message.id == keep_through), len(path))
+    while at + 1 < len(path) and path[at + 1].message.role == "tool":
+        at += 1
+    return path[at].message.id if at < len(path) else keep_through
+
+
 def wants_answer(message: Message) -> bool:
     """Whether a conversation that ends with this message can go on without new input."""
     return message.role in ("user", "tool")
@@ -243,4 +254,13 @@ def _later(entry: HistoryMessage | None, compaction: Compaction) -> bool:
     return entry is not None and entry.run_id == compaction.run_id and entry.seq > compaction.seq
 
 
-__all__ = ["Compaction", "Partial", "Transcript", "cut_after", "for_runtime", "last_exchange", "wants_answer"]
+__all__ = [
+    "Compaction",
+    "Partial",
+    "Transcript",
+    "cut_after",
+    "for_runtime",
+    "last_exchange",
+    "wants_answer",
+    "with_results",
+]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from msgspec.structs import replace
+
 from ..contracts import Journal
 from ..core.canonical import chain_start
 from ..core.recent import Recent
-from ..core.transcript import Compaction, Transcript, cut_after, for_runtime, kept_apart
+from ..core.transcript import Compaction, Transcript, cut_after, for_runtime, kept_apart, with_results
 from ..errors import InvalidSpec, RunNotFound
 from ..messages import Message
 from ..records import HistoryMessage, Parent, Record, Registration, RunHead, RunSpec
@@ -117,6 +119,11 @@ class Paths:
         if parent is None:
             return Path([HistoryMessage(message, spec.run_id, 0) for message in spec.base])
         return (await self._whole(parent.run_id, parent.seq)).cut(parent)
+
+    async def place(self, parent: Parent) -> Parent:
+        """Where a child really hangs that is to be cut off there."""
+        path = (await self._whole(parent.run_id, parent.seq)).entries
+        return replace(parent, keep_through=with_results(path, parent.keep_through))
 
     async def _whole(self, run_id: str, upto: int) -> Path:
         """The path to fact `upto` of a run (0: its last). Walks up to the nearest kept path, then down again."""

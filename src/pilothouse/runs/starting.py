@@ -211,6 +211,9 @@ class Starter:
         path = (await fleet.paths.front(spec)).entries
         if path and spec.parent and spec.parent.keep_through is None:
             spec = replace(spec, parent=replace(spec.parent, keep_through=path[-1].message.id))
+        elif path and spec.parent and (path[-1].message.role == "tool" or path[-1].message.tool_calls):
+            spec = replace(spec, parent=await fleet.paths.place(spec.parent))
+            path = (await fleet.paths.front(spec)).entries
         ids = known_ids(path)
         for message in spec.input:
             if message.id in ids:

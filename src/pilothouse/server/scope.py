@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.options import BusyPolicy
-from ..core.transcript import cut_after
+from ..core.transcript import cut_after, with_results
 from ..messages import JSON, Message
 from ..records import (
     HistoryMessage,
@@ -296,7 +296,7 @@ class ScopedRuns:
             path = await self.served.any_agent().runs.history(copy.run)
         else:
             path = [HistoryMessage(message, "") for message in copy.kept]
-        return copied(cut_after(path, copy.through))
+        return copied(cut_after(path, with_results(path, copy.through)))
 
     async def _keep_copies(self, doomed: Collection[str]) -> None:
         """Copies of these runs that have no run yet get what they were copied from, before it is purged."""
