@@ -368,3 +368,37 @@ async def test_an_agent_that_calls_itself_does_not_do_so_for_ever(durable: bool)
     assert text_of(run).count("heard: ") == DEEPEST
     if runs is not None:
         await runs.aclose()
+
+
+async def test_a_run_that_is_taken_up_again_stands_where_it_stood() -> None:
+    """LP-38, EF-5: what a crash leaves is called by nobody, and may still not call itself deeper than it could before."""
+    journal, hold, deep = MemoryJournal(), Hold(), DEEPEST - 3
+    asked: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> Any:
+        asked.append(request)
+        last = request.messages[-1]
+        if last.role == "tool":
+            return f"heard: {last.text}"
+        further = call("scout", {"task": "look further"})
+        return [hold, further] if len(asked) == deep else [further]
+
+    def controller(made: list[Any]) -> RunController:
+        loop = AgentLoop(ScriptedProvider(answer, repeat=True), tools=lambda: made)
+        runs = RunController(loop, "agents", journal=journal)
+        made[:] = [agent_tool(runs, name="scout", description="Looks further.")]
+        return runs
+
+    before = controller([])
+    await before.start(spec("p"))
+    await hold.reached()
+    await before.aclose()
+    hold.release()
+    names = sorted((entry.run_id for entry in (await before.catalog_runs()).items), key=len)
+    assert len(names) == deep
+    async with controller([]) as after:
+        last = after.run(names[-1])
+        await last.recover()
+        assert (await last.wait()).outcome == Completed()
+        count = len((await after.catalog_runs()).items)
+    assert count == DEEPEST + 1  # the first one, and eight below it

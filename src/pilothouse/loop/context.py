@@ -37,6 +37,11 @@ class Budget(Protocol):
         """Tokens that are left, None without a limit."""
         ...
 
+    @property
+    def agents_above(self) -> int:
+        """How many agents the run stands below."""
+        ...
+
 
 class Delegating(Protocol):
     """The run of a call, as a sub-agent knows it."""
@@ -177,6 +182,11 @@ class ToolContext(Generic[D]):
     def tokens_left(self) -> int | None:
         """Tokens that the run may still use, None without a limit."""
         return None if self._budget is None else self._budget.tokens_left()
+
+    @property
+    def agents_above(self) -> int:
+        """How many agents the run stands below, each of which made it by a call."""
+        return 0 if self._budget is None else self._budget.agents_above
 
     def elapsed(self) -> float:
         """Seconds since the call was entered."""

@@ -77,6 +77,7 @@ class Plan:
         send_timeout, stream_idle_timeout: seconds or None.
         first_poll: whether the first turn polls for steering (LP-1).
         compact: the context is made smaller before the first request.
+        agents_above: how many agents the run stands below.
         output: what the final answer must be, None for any text.
         tools: makes the tool set of a turn.
     """
@@ -112,6 +113,7 @@ class Plan:
         )
         self.first_poll = options.get("loop.first_poll") is not False
         self.compact = options.get("loop.compact") is True
+        self.agents_above = _count(options, "loop.agents_above")
 
     def provider_of(self, model: Model) -> Provider:
         """Who serves that model in this run.
@@ -172,6 +174,13 @@ def _limits(limits: Limits, changes: JSON) -> Limits:
     if not isinstance(changes, dict):
         raise ConfigError(f"loop.limits: {changes!r} is no object")
     return limits.lowered(changes)
+
+
+def _count(options: Mapping[str, JSON], name: str) -> int:
+    given = options.get(name, 0)
+    if type(given) is not int or given < 0:
+        raise ConfigError(f"{name}: {given!r} is no count")
+    return given
 
 
 def _seconds(options: Mapping[str, JSON], name: str, default: float | None) -> float | None:

@@ -52,13 +52,17 @@ if TYPE_CHECKING:
 
 DEEPEST: Final = 8
 """Agents below one another. One that may call itself, or another that calls it, would do so for ever."""
+ABOVE: Final = "loop.agents_above"
 TAIL: Final = 300
 """Characters of its latest words that a sub-agent's progress shows."""
 LEGIBLE: Final = 160
 """Characters of a run's id that are both its parent's and its call's; with more, part of it is a digest."""
 
 _depth: Final[ContextVar[int]] = ContextVar("pilothouse_agents_deep", default=0)
-"""How many agents the present call stands below; what runs on behalf of a call inherits it."""
+"""How many agents the present call stands below; what runs on behalf of a call inherits it.
+
+A run has it in its options, too: one that is taken up after a crash is called by nobody.
+"""
 
 
 def agent_tool(
@@ -105,13 +109,13 @@ def agent_tool(
             task: Everything that the agent must know: it sees nothing of this conversation.
             ctx: Given by the loop.
         """
-        depth = _depth.get()
+        depth = max(_depth.get(), ctx.agents_above)
         if depth >= DEEPEST:
             raise ToolError(
                 f"{depth} agents stand above this call, and more are not allowed: answer without {name}."
             )
         _depth.set(depth + 1)  # the call has a context of its own
-        spec = _spec(task, ctx, limits, share, options)
+        spec = _spec(task, ctx, limits, share, {**(options or {}), ABOVE: depth + 1})
         if ctx.parent is not None:
             with suppress(RecordRefused):  # it is being stopped: so is what begins now
                 data: dict[str, JSON] = {"call_id": ctx.call_id, "run_id": spec.run_id, "name": name}

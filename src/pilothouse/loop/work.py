@@ -209,6 +209,11 @@ class Work:
         """Tokens that are left, None without a limit."""
         return self.spending.tokens_left()
 
+    @property
+    def agents_above(self) -> int:
+        """How many agents the run stands below."""
+        return self.plan.agents_above
+
     def open_turn(self) -> None:
         """Goes on to the next turn.
 
