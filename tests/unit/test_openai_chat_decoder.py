@@ -278,11 +278,12 @@ def test_a_limit_filter_or_error_wins_over_calls(reason: str) -> None:
     ],
 )  # fmt: skip
 def test_an_error_in_the_stream_ends_it_wherever_it_stands(error: dict, kind: str) -> None:
-    """PV-9 inside a 200: by its own type, code or status; the text before it is kept, nothing after it counts."""
+    """PV-9 inside a 200: by its own type, code or status; the text before and beside it is kept, none after it."""
     for before in ([], [chunk({"content": "part"})]):
         got = decode("openai-chat", body(*before, error, chunk({"content": "more"}), chunk(finish="stop")))
         assert (got["terminal"], got["error_kind"]) == ("error", kind)
-        assert got["text"] == ("part" if before else "")
+        beside = "x" if "content" in str(error) else ""
+        assert got["text"] == ("part" if before else "") + beside
 
 
 @pytest.mark.parametrize("tail", ['event: error\ndata: {"message":"m","code":"overloaded"}\n\n', 'error: {"code":503,"message":"m"}\n\n', "event: error\ndata: overloaded, sorry\n\n"])  # fmt: skip
@@ -399,6 +400,24 @@ def test_surrogate_halves_are_joined_in_reasoning_and_arguments() -> None:
     got = decode("openai-chat", raw)
     assert got["reasoning"] == "😀"
     assert got["tool_calls"] == [{"id": "a", "name": "f", "args": {"s": "😀"}}]
+
+
+@pytest.mark.parametrize("between", [{"reasoning": "t"}, {"tool_calls": [piece(0, "a", "f", "{}")]}], ids=str)
+def test_surrogate_halves_meet_over_other_blocks(between: dict) -> None:
+    """PV-4 [100]: whatever a server says between the halves; where the other one does not come, U+FFFD stands in its block."""
+    half = '{"choices":[{"index":0,"delta":{"content":"a\\ud83d"}}]}'
+    other = '{"choices":[{"index":0,"delta":{"content":"\\ude00b"}}]}'
+    assert decode("openai-chat", body(half, chunk(between), other, chunk(finish="stop")))["text"] == "a😀b"
+    assert (
+        decode("openai-chat", body(half, chunk(between), chunk({"content": "b"}, "stop")))["text"]
+        == "a\ufffdb"
+    )
+    assert decode("openai-chat", body(half, chunk(between), chunk(finish="stop")))["text"] == "a\ufffd"
+    for raw in (body(half, chunk(between), other, done=False), body(half, chunk(between), done=False)):
+        blocks = Assembly("m")
+        decoder = OpenAIChatDecoder()
+        for event in [*decoder.feed(raw), *decoder.finish("eof")]:
+            blocks.feed(event)
 
 
 def test_broken_utf8_is_replaced_and_does_not_end_the_response() -> None:

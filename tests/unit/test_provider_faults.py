@@ -152,6 +152,27 @@ def test_an_error_at_any_place_ends_the_response(case: WireCase) -> None:
             assert got["error_message"] == "Overloaded"
 
 
+@pytest.mark.parametrize("case", [case for case in wire_cases(*BY_NAME) if well_formed(case)], ids=lambda case: case.id)  # fmt: skip
+def test_what_stands_beside_an_error_is_kept(case: WireCase) -> None:
+    """PV-2 [050]: the error is put into each frame itself; the text of that frame was said before it."""
+    frames = frames_of(case.body)
+    for at, (event, data) in enumerate(frames):
+        try:
+            message = json.loads(data)
+        except ValueError:
+            continue
+        error = ERRORS[case.dialect].get("error", {"code": "overloaded", "message": "Overloaded"})
+        spoilt = json.dumps({**message, "error": error}).encode()
+        before = decode(case.dialect, framed(frames[: at + 1]), end="held-open")
+        if decode(case.dialect, framed(frames[:at]), end="held-open").get("error_kind") is None:
+            continue  # it had ended before
+        if before["terminal"] not in ("unknown", "error"):
+            continue  # it ends in this frame
+        got = decode(case.dialect, framed([*frames[:at], (event, spoilt), *frames[at + 1 :]]))
+        assert (got["terminal"], got.get("error_kind")) == ("error", "overloaded"), at
+        assert got["text"] == before["text"], at
+
+
 @pytest.mark.parametrize("sign", SIGNS_OF_LIFE, ids=repr)
 @pytest.mark.parametrize("case", [case for case in wire_cases(*BY_NAME) if case.id[:3] != "078"], ids=lambda case: case.id)  # fmt: skip
 def test_signs_of_life_change_nothing(case: WireCase, sign: bytes) -> None:

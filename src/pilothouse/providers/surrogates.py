@@ -1,8 +1,9 @@
 r"""Halves of characters over deltas.
 
 A JSON text may escape a character outside the basic plane as two surrogates, and a server may send them in two
-deltas. Each told piece must be well-formed by itself, so a trailing half waits for the block's next text; one that
-stays alone becomes U+FFFD, and so does NUL, which some stores refuse (PV-4, PV-13).
+deltas, with anything between them. Each told piece must be well-formed by itself, so a trailing half waits for the next
+text of its kind, and so does the end of its block; one that stays alone becomes U+FFFD, and so does NUL, which some
+stores refuse (PV-4, PV-13).
 
 Only frames that needed the slow reading, or that hold the escape `\u0000`, can lead to such text: a decoder uses this
 class from the first of them on.
@@ -33,6 +34,9 @@ class SurrogateMender:
 
     def __init__(self) -> None:
         self._held: dict[tuple[type, int], tuple[str, TextDelta | ReasoningDelta | ToolCallDelta]] = {}
+        self._ended: dict[
+            int, BlockEnded
+        ] = {}  # of text that ended with a half: the next text may have the other one
 
     def mend(self, events: list[ProviderEvent]) -> list[ProviderEvent]:
         """The same events with whole characters; what is held back comes with a later one."""
@@ -40,6 +44,8 @@ class SurrogateMender:
         for event in events:
             match event:
                 case TextDelta() | ReasoningDelta():
+                    if self._ended:
+                        event = self._go_on(event, out)  # noqa: PLW2901
                     if text := self._join(event, event.text):
                         out.append(msgspec.structs.replace(event, text=text))
                 case ToolCallDelta(args=str(args)):
@@ -48,8 +54,12 @@ class SurrogateMender:
                 case ToolCallDelta() | ResponseStarted() | Notice():
                     out.append(clean_struct(event))
                 case BlockEnded():
-                    self._release(event.block, out)
-                    out.append(clean_struct(event))
+                    ended = clean_struct(event)
+                    if any(key[1] == event.block and key[0] is not ToolCallDelta for key in self._held):
+                        self._ended[event.block] = ended
+                    else:
+                        self._release(event.block, out)
+                        out.append(ended)
                 case StreamEnd():
                     self._release(None, out)
                     out.append(clean_struct(event))
@@ -66,8 +76,21 @@ class SurrogateMender:
             text = text[:-1]
         return clean(text)
 
+    def _go_on(
+        self, event: TextDelta | ReasoningDelta, out: list[ProviderEvent]
+    ) -> TextDelta | ReasoningDelta:
+        """Text behind a block of its kind that ended with a half: if it begins with the other one, they meet here."""
+        for block in list(self._ended):
+            key = (type(event), block)
+            if key in self._held:
+                if "\udc00" <= event.text[:1] <= "\udfff":
+                    half, _ = self._held.pop(key)
+                    event = msgspec.structs.replace(event, text=half + event.text)
+                self._release(block, out)
+        return event
+
     def _release(self, block: int | None, out: list[ProviderEvent]) -> None:
-        """Lets go of the halves of a block, or of all, that will find no partner any more."""
+        """Lets go of the halves of a block, or of all, that will find no partner any more, and of the ends behind them."""
         for key, (_, event) in list(self._held.items()):
             if block is None or key[1] == block:
                 del self._held[key]
@@ -75,6 +98,7 @@ class SurrogateMender:
                     out.append(clean_struct(msgspec.structs.replace(event, args=LOST)))
                 else:
                     out.append(msgspec.structs.replace(event, text=LOST))
+        out += [self._ended.pop(ended) for ended in list(self._ended) if block in (None, ended)]
 
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -121,12 +121,12 @@ class AnthropicDecoder(Decoder[_Event]):
         take = _TAKE.get(kind) if kind.__class__ is str else None
         if take is None:
             take = _TAKE.get(event) if kind is None else None
-        if message.error and kind != "error":
-            take = AnthropicDecoder._error
-        if take is None:
-            out.append(Notice("unknown_event", word(kind) or event))
-        else:
+        if take is not None:
             take(self, message, out)
+        elif not message.error:
+            out.append(Notice("unknown_event", word(kind) or event))
+        if message.error and not self.ended:  # last: what stands beside it was said before it
+            self._error(message, out)
 
     def _start(self, event: _Event, out: list[ProviderEvent]) -> None:
         message = event.message or _Message()

@@ -120,9 +120,6 @@ class GeminiDecoder(Decoder[_Chunk]):
             self._started = True
             model = word(message.modelVersion) or None
             out.append(ResponseStarted(word(message.responseId) or None, model))
-        if message.error:
-            self._fail(classify(message.error), out)
-            return
         if message.candidates is None and (message.code or message.status) and message.message:
             flat = {"code": message.code, "status": message.status, "message": message.message}
             self._fail(classify(flat), out)
@@ -137,6 +134,8 @@ class GeminiDecoder(Decoder[_Chunk]):
                 out.append(Notice("other_candidate", str(candidate.index)))
             else:
                 self._on_candidate(candidate, out)
+        if message.error:  # last: what stands beside it was said before it
+            self._fail(classify(message.error), out)
 
     def _on_candidate(self, candidate: _Candidate, out: list[ProviderEvent]) -> None:
         if candidate.content is not None:

@@ -141,17 +141,14 @@ class OpenAIChatDecoder(Decoder[_Chunk]):
         if not self._started and (message.id or message.model):
             self._started = True
             out.append(ResponseStarted(word(message.id) or None, word(message.model) or None))
-        if message.error:
-            self._fail(classify(message.error), out)
-            return
-        choices = message.choices
-        if not choices:
-            self._on_bare(message, out)
-            return
-        for choice in choices:
+        for choice in message.choices or ():  # first: what stands beside an error was said before it
             self._on_choice(choice, out)
             if self.ended:
                 return
+        if message.error:
+            self._fail(classify(message.error), out)
+        elif not message.choices:
+            self._on_bare(message, out)
 
     def _on_bare(self, message: _Chunk, out: list[ProviderEvent]) -> None:
         """A chunk without choices: figures, or an error that stands flat in it."""

@@ -110,10 +110,10 @@ class OpenAIResponsesDecoder(Decoder[_Event]):
         take = _TAKE.get(kind)
         if take is not None:
             take(self, message, out)
-        elif message.error:
-            self._fail(classify(message.error), out)
-        elif kind not in _QUIET:
+        elif not message.error and kind not in _QUIET:
             out.append(Notice("unknown_event", kind))
+        if message.error and not self.ended:  # last: what stands beside it was said before it
+            self._fail(classify(message.error), out)
 
     def _on_state(self, event: _Event, out: list[ProviderEvent]) -> None:
         response = mapping(event.response)
