@@ -93,6 +93,29 @@ def test_one_message_and_going_on_with_the_thread(tmp_path: Path, gate: Gate) ->
     assert again.stdout.strip().endswith("You said more.")
 
 
+def test_one_message_that_leads_to_a_question(tmp_path: Path) -> None:
+    """Nobody is there to answer: it says how to come back to the question, and there it is asked again."""
+    asking = str(HELD.with_name("asking.py"))
+    first = pilothouse("chat", asking, "-M", "pay", cwd=tmp_path)
+    assert first.returncode == 1
+    said = first.stdout.strip().splitlines()[-1]
+    assert said.startswith("it waits for an answer, which can be given later: --thread ")
+    command = [sys.executable, "-m", "pilothouse", "chat", asking, *said.rpartition(": ")[2].split()]
+    again = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_env(),
+        input="y\n",
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (again.returncode, again.stderr.count("Traceback")) == (0, 0)
+    assert "asks: May pay run? [y/n]" in again.stdout
+    assert "That is done." in again.stdout
+
+
 def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(tmp_path: Path) -> None:
     """As if it came while the first package is imported."""
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")

@@ -67,6 +67,21 @@ def test_an_agent_among_the_tools() -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("needs_approval", "did you mean 'approval'?"),
+        ("time_out", "did you mean 'timeout'?"),
+        ("x", "there are effect"),
+    ],
+)
+def test_an_option_of_a_tool_that_there_is_not(option: str, said: str) -> None:
+    """AgentLoop §tools: what there is instead."""
+    with pytest.raises(ToolDefinitionError) as caught:
+        tool(lambda: "fog", name="look", **{option: True})  # type: ignore[call-overload]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("content", "attachments", "said"),
     [
         ("see", [Path("a.png")], "Attachment.from_path(it)"),

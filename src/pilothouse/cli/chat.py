@@ -187,7 +187,10 @@ class Terminal:
 
     async def once(self, text: str) -> int:
         """One message, one answer; 1 if it did not complete, or nobody was there to read it."""
-        return await self._answer(lambda: self._agent.submit(text)) or int(self._unread)
+        code = await self._answer(lambda: self._agent.submit(text)) or int(self._unread)
+        if self._pending():
+            self._tell(f"it waits for an answer, which can be given later: --thread {self._agent.thread_id}")
+        return code
 
     async def talk(self) -> None:
         """The dialogue."""

@@ -283,7 +283,11 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
             f"tool {name!r}: a name is a letter or _, then up to 63 letters, digits, _ or -"
         )
     if unknown := set(options) - set(DEFAULTS):
-        raise ToolDefinitionError(f"tool {name}: no option is called {min(unknown)!r}")
+        from difflib import get_close_matches  # not for those who spell it right
+
+        near = get_close_matches(wrong := min(unknown), DEFAULTS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(DEFAULTS)}"
+        raise ToolDefinitionError(f"tool {name}: no option is called {wrong!r}{hint}")
     options = {**DEFAULTS, **options}
     effect, timeout, resource = options["effect"], options["timeout"], options["resource"]
     if not callable(effect) and effect not in EFFECTS:
