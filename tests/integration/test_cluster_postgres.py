@@ -6,8 +6,11 @@ import asyncio
 import uuid
 from contextlib import AsyncExitStack
 
+from typer.testing import CliRunner
+
 from clocks import MachineClock
 from clusterkit import patiently
+from pilothouse.cli.main import app
 from pilothouse.clock import SystemClock
 from pilothouse.contracts import Clock
 from pilothouse.events import Completed, ContinuityRestored, Noted, RunEnded, TurnEnded, TurnStarted
@@ -95,3 +98,24 @@ async def test_a_database_that_is_away_for_many_leases_loses_nothing() -> None:
             assert (await web.journal.verify()).problems == ()
     finally:
         server.remove()
+
+
+async def test_a_run_that_was_handed_over_waits_for_a_worker_and_is_not_called_lost() -> None:
+    """RC-67: whoever drove it left in order, so its list and its page say what an operator has to do: start a worker."""
+    schema, board = f"handed{uuid.uuid4().hex[:12]}", Board()
+    async with AsyncExitStack() as stack:
+        web = await node(stack, shared_dsn(), schema, board, SystemClock())
+        async with AsyncExitStack() as leaving:
+            await node(leaving, shared_dsn(), schema, board, SystemClock(), TurnStarted(1), UntilStopped())
+            await web.start(SPEC)
+
+        async def said(*args: str) -> list[str]:
+            command = ["runs", *args, "--db", f"{shared_dsn()}#{schema}"]
+            result = await asyncio.to_thread(CliRunner().invoke, app, command)
+            assert result.exit_code == 0, result.output
+            return result.stdout.splitlines()
+
+        assert (await said("list", "--status", "running"))[1].split("\t")[2] == "running (waits for a worker)"
+        shown = await said("show", "r1")
+        assert shown[2] == "status  running (waits for a worker)"
+        assert shown[3].startswith("next    pilothouse worker")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..contracts import Journal, RunPort
+from ..core.run import TAKEOVERS_TRIED
 from ..errors import ConfigError, RunNotFound, UsageError
 from ..events import (
     CallFinished,
@@ -28,7 +29,7 @@ from ..events import (
     ViolationRecorded,
 )
 from ..messages import Message
-from ..records import Descriptor, Record, RunEntry, RunQuery, RunStatus, Start
+from ..records import Descriptor, Record, RunEntry, RunQuery, RunStateName, RunStatus, Start
 from ..runs.controller import RunController
 from . import process
 from .explain import ended
@@ -175,15 +176,23 @@ async def _newest(runs: RunController, thread: str | None, status: str | None, l
 
 async def _told_apart(runs: RunController, entry: RunEntry) -> RunEntry:
     """An orphan by itself, a run that waits for a worker by its right name."""
-    if entry.ownership == "orphaned" and await _waits(runs, entry.run_id):
-        return replace(entry, status="accepted", ownership="queued")
+    if entry.ownership == "orphaned" and (state := await _queued_as(runs, entry.run_id)) is not None:
+        return replace(entry, status=state, ownership="queued")
     return entry
 
 
-async def _waits(runs: RunController, run_id: str) -> bool:
-    """Whether nobody has begun it and nobody's death has left it: `serve --dispatch` accepted it for a worker."""
+async def _queued_as(runs: RunController, run_id: str) -> RunStateName | None:
+    """The state of a run that waits for a worker: `serve --dispatch` accepted it, or a worker that left handed it over.
+
+    Nobody's death has left it, or its last owner would stand there. What had begun can be handed over only where the
+    journal is one of several machines, and what was taken over in vain for so often is taken by nobody.
+    """
     head = await runs.journal.head(run_id)
-    return head is not None and head.owner is None and head.summary.state == "accepted"
+    if head is None or head.owner is not None:
+        return None
+    summary = head.summary
+    given = runs.journal.relay is not None and summary.takeovers < TAKEOVERS_TRIED
+    return summary.state if summary.state == "accepted" or (given and not summary.loss_recorded) else None
 
 
 def shown_status(entry: RunEntry) -> str:
@@ -214,8 +223,8 @@ def show(run: RunArgument, *, db: DatabaseOption = DEFAULT) -> None:
     async def work(runs: RunController) -> None:
         run_id = await find(runs, run)
         view = await runs.inspect(run_id)
-        queued = view.ownership == "orphaned" and await _waits(runs, run_id)
-        stands = "accepted (waits for a worker)" if queued else f"{view.status} ({view.ownership})"
+        queued = await _queued_as(runs, run_id) if view.ownership == "orphaned" else None
+        stands = f"{queued} (waits for a worker)" if queued else f"{view.status} ({view.ownership})"
         typer.echo(f"run     {run_id}\nthread  {view.thread_id}\nstatus  {stands}")
         if view.outcome is not None:
             typer.echo(f"outcome {ended(view.outcome)}")

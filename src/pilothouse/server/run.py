@@ -11,7 +11,6 @@ import gc
 import logging
 import socket
 import struct
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -54,8 +53,7 @@ class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """uvicorn's, and that of a terminal that is closed."""
-        mine = HANGUP if threading.current_thread() is threading.main_thread() else ()
-        with heeding(self.handle_exit, *mine), super().capture_signals():
+        with heeding(self.handle_exit, *HANGUP), super().capture_signals():
             yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

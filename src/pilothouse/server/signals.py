@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,8 +18,12 @@ ENDING: Final = (signal.SIGTERM, *HANGUP)
 
 @contextmanager
 def heeding(handler: Callable[[int, FrameType | None], None], *signals: int) -> Iterator[None]:
-    """For as long these go to `handler`, except what this process was told to ignore (`nohup`)."""
-    heeded = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    """For as long these go to `handler`, except what this process was told to ignore (`nohup`).
+
+    Nothing changes outside of the main thread: only there signals can be listened to.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    heeded = [number for number in signals if here and signal.getsignal(number) is not signal.SIG_IGN]
     before = [(number, signal.signal(number, handler)) for number in heeded]
     try:
         yield
