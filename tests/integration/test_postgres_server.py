@@ -244,6 +244,8 @@ async def test_a_commit_whose_connection_is_lost_is_uncertain_and_can_be_settled
 ) -> None:
     """JR-23, RC-15: an error, never a guess; the same append again is stored, once."""
 
+    said: set[str] = set()
+
     async def write(run: SampleRun) -> int:
         outages = 0
         for _ in range(30):
@@ -252,7 +254,8 @@ async def test_a_commit_whose_connection_is_lost_is_uncertain_and_can_be_settled
             while True:
                 try:
                     await run.append(journal, records, expected=before)
-                except JournalUnavailable:
+                except JournalUnavailable as error:
+                    said.add(str(error))
                     outages += 1
                 else:
                     break
@@ -265,6 +268,9 @@ async def test_a_commit_whose_connection_is_lost_is_uncertain_and_can_be_settled
         await cut_off(other)
         await asyncio.wait((writing,), timeout=0.03)
     assert sum(await writing) > 0
+    assert not [
+        line for line in said if "terminate()" in line
+    ]  # what went wrong, not what came of it in the pool
     for run in runs:
         records = await all_records(journal, run.run_id)
         assert [record.seq for record in records] == list(range(1, 32))

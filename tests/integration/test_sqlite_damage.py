@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
 
 import apsw
 import pytest
 
-from pilothouse.errors import JournalCorrupt
+from pilothouse.errors import JournalCorrupt, JournalUnavailable
 from pilothouse.journal import SQLiteJournal
+from pilothouse.journal.jsonl import export
 from pilothouse.journal.sqlite_changes import SEQ_BITS
-from pilothouse.records import RunQuery
+from pilothouse.records import RunQuery, ThreadRecord
 from pilothouse.testing import SampleRun
 from pilothouse.testing.journal_suite.checking import all_records
 
@@ -51,6 +53,10 @@ DAMAGES = {
     "another event id": (4, f"UPDATE facts SET event_id = 'other' WHERE key = {BAD} 4"),
     "another chain value": (5, f"UPDATE facts SET chain = zeroblob(32) WHERE key = {BAD} 5"),
     "a chain value that is none": (5, f"UPDATE facts SET chain = x'00' WHERE key = {BAD} 5"),
+    "an event id that is no text": (
+        1,
+        f"UPDATE facts SET event_id = CAST(x'b261' AS TEXT) WHERE key = {BAD} 2",
+    ),
     "a missing fact": (4, f"DELETE FROM facts WHERE key = {BAD} 4"),
     "a missing first fact": (1, f"DELETE FROM facts WHERE key = {BAD} 1"),
     "a cut tail": (8, f"DELETE FROM facts WHERE key = {BAD} 8"),
@@ -102,6 +108,7 @@ async def test_reading_by_kind_and_finding_look_too(path: Path, name: str) -> No
         "UPDATE runs SET spec_digest = 'x' WHERE run_id = 'bad'",
         "UPDATE runs SET state = 'dreaming' WHERE run_id = 'bad'",
         "UPDATE runs SET status = 'great' WHERE run_id = 'bad'",
+        "UPDATE runs SET binding = CAST(x'b261' AS TEXT) WHERE run_id = 'bad'",
     ],
 )
 async def test_a_damaged_registration_is_told_of_that_run(path: Path, statement: str) -> None:
@@ -120,6 +127,7 @@ async def test_a_damaged_registration_is_told_of_that_run(path: Path, statement:
     [
         "UPDATE runs SET status = 'great' WHERE run_id = 'bad'",
         "UPDATE runs SET lineage = x'00' WHERE run_id = 'bad'",
+        "UPDATE runs SET binding = CAST(x'b261' AS TEXT) WHERE run_id = 'bad'",
     ],
 )
 async def test_a_damaged_entry_fails_no_page(path: Path, statement: str) -> None:
@@ -180,4 +188,46 @@ async def test_a_damaged_page_of_the_file_is_told_of_the_run_on_it(tmp_path: Pat
                 told += error.run_id == f"run-{number:02}"
         assert told >= 1
         assert whole + told == 30
-        assert len((await journal.verify()).problems) == told
+        problems = (await journal.verify()).problems
+        assert len([problem for problem in problems if problem.startswith("run ")]) == told
+        assert problems[-1].startswith("the file is damaged")
+
+
+async def test_a_run_whose_id_is_no_text_any_more_hides_no_other(path: Path) -> None:
+    """RC-67, JR-7: it is listed as corrupt, named as far as it can be read, and told by the check and the export."""
+    damage(path, "UPDATE runs SET run_id = CAST(x'b26164' AS TEXT) WHERE run_id = 'bad'")
+    async with SQLiteJournal(path) as journal:
+        items = (await journal.list(RunQuery())).items
+        assert [(entry.run_id, entry.status) for entry in items] == [
+            ("behind", "completed"),
+            ("\ufffdad", "corrupt"),
+            ("before", "completed"),
+        ]
+        assert any("\ufffdad is corrupt" in problem for problem in (await journal.verify()).problems)
+        exported = await export(journal, BytesIO())
+        assert (exported.runs, len(exported.problems)) == (2, 1)
+
+
+async def test_a_damaged_title_costs_that_title_alone(path: Path) -> None:
+    """JR-30."""
+    async with SQLiteJournal(path) as journal:
+        for name in ("one", "two"):
+            await journal.threads.put(ThreadRecord("", name, title=name), expected=None)
+    damage(path, "UPDATE threads SET body = x'00' WHERE thread_id = 'one'")
+    async with SQLiteJournal(path) as journal:
+        assert [record.thread_id for record in (await journal.threads.list("")).items] == ["two"]
+        with pytest.raises(JournalUnavailable, match="the file is damaged"):
+            await journal.threads.get("", "one")
+
+
+async def test_an_index_that_does_not_say_what_its_table_says_is_found(path: Path) -> None:
+    """JR-7: every fact is sound, and still the file is not: a list by status would leave a run out."""
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA writable_schema = 1")
+    connection.execute(
+        "UPDATE sqlite_schema SET sql = replace(sql, '(status', '(tenant') WHERE name = 'runs_ended'"
+    )
+    assert connection.changes() == 1
+    connection.close()
+    async with SQLiteJournal(path) as journal:
+        assert any("the file is damaged" in problem for problem in (await journal.verify()).problems)

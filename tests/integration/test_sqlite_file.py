@@ -382,6 +382,24 @@ async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         assert (await journal.verify()).problems == ()
 
 
+async def test_a_file_that_was_moved_away_is_not_written_to(tmp_path: Path) -> None:
+    """JR-3, RC-15: what nobody could open any more is not confirmed; put back, the same append is stored, once."""
+    path, elsewhere = tmp_path / "j.db", tmp_path / "moved.db"
+    async with SQLiteJournal(path) as journal:
+        run = SampleRun()
+        await run.store(journal)
+        path.rename(elsewhere)
+        records = run.notes()
+        with pytest.raises(JournalUnavailable, match=r"moved, deleted or replaced.*put it back"):
+            await run.append(journal, records)
+        path.write_bytes(b"")  # as another program might, that found none
+        with pytest.raises(JournalUnavailable, match="moved, deleted or replaced"):
+            await run.append(journal, records)
+        elsewhere.replace(path)
+        assert not (await run.append(journal, records)).duplicate
+        assert (await journal.verify()).problems == ()
+
+
 async def test_a_forked_process_is_told_to_open_its_own(tmp_path: Path) -> None:
     """JR-6."""
     code = """if 1:

@@ -15,6 +15,10 @@ FROM runs LEFT JOIN owners ON owners.id = runs.owner WHERE {where} ORDER BY no D
 """A list's columns for `rows.entry_of`, behind the number that a cursor is made of."""
 
 
+NUMBERS: Final = "SELECT no FROM runs WHERE {where} ORDER BY no DESC LIMIT ?"
+"""The same list without a word that might be damaged."""
+
+
 def conditions(query: RunQuery, before: int | None) -> Iterator[tuple[list[str], list[Any]]]:
     """What is to hold for the runs of each list that makes up the answer.
 
@@ -81,4 +85,4 @@ def _states_of(status: str, wanted: Sequence[str] | None) -> Iterator[str]:
         yield "state = 'terminal'"
 
 
-__all__ = ["ENTRY", "conditions"]
+__all__ = ["ENTRY", "NUMBERS", "conditions"]

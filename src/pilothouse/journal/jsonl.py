@@ -126,8 +126,8 @@ async def export(journal: Journal, file: BinaryIO, query: RunQuery | None = None
     """
     writer = _Export(journal, file)
     await writer.header()
-    for run_id in reversed([run_id async for run_id in _run_ids(journal, query or RunQuery())]):
-        await writer.run(run_id)
+    for run_id, listed in reversed([found async for found in _runs(journal, query or RunQuery())]):
+        await writer.run(run_id, listed)
     return await writer.end()
 
 
@@ -143,12 +143,13 @@ async def import_(journal: Journal, file: BinaryIO) -> Imported:
     return await reader.end()
 
 
-async def _run_ids(journal: Journal, query: RunQuery) -> AsyncIterator[str]:
+async def _runs(journal: Journal, query: RunQuery) -> AsyncIterator[tuple[str, str]]:
+    """Each run with the status that it is listed with."""
     cursor: str | None = None
     while True:
         page = await journal.list(query, cursor=cursor, limit=MAX_PAGE)
         for entry in page.items:
-            yield entry.run_id
+            yield entry.run_id, entry.status
         if (cursor := page.cursor) is None:
             return
 
@@ -168,17 +169,19 @@ class _Export:
     async def header(self) -> None:
         await self._write(_encoder.encode(_Header(FORMAT, VERSION)))
 
-    async def run(self, run_id: str) -> None:
+    async def run(self, run_id: str, listed: str) -> None:
         try:
-            await self._whole_run(run_id)
+            await self._whole_run(run_id, listed)
         except JournalCorrupt as error:
             self._problems.append(str(error))
             await self._line(_Line(broken=_Broken(run_id, str(error))))
 
-    async def _whole_run(self, run_id: str) -> None:
+    async def _whole_run(self, run_id: str, listed: str) -> None:
         head = await self._journal.head(run_id)
-        if head is None:  # purged since it was listed
-            return
+        if head is None:
+            if listed == "corrupt":  # what it is called is damaged, too
+                raise JournalCorrupt(run_id, 0, "it cannot be read")
+            return  # purged since it was listed
         line = _Run(head.registration, head.head, head.summary)
         await self._write(b'{"run":%b}' % encode(line))  # canonical: a registration may hold any text
         named = dict(named_in(encode(head.registration.spec)))

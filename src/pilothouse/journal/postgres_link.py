@@ -289,7 +289,8 @@ async def _connection(pool: asyncpg.Pool) -> AsyncIterator[asyncpg.Connection]:
         try:
             yield connection
         except _LOST:
-            connection.terminate()
+            with suppress(asyncpg.InterfaceError):  # the pool has let go of it: it noticed, too
+                connection.terminate()
             raise
 
 

@@ -125,6 +125,10 @@ def head_of(row: Row, now_ms: int) -> RunHead:
     )
 
 
+NO_ENTRY: Final = ("", "", "", "", 0, None, 0, "", "", 0, 0, 0, 0, None, None, None, None, None)
+"""What stands behind the id of a run whose row cannot be read."""
+
+
 def entry_of(row: Row, now_ms: int) -> RunEntry:
     """A row of a list; what cannot be read is an entry with status `corrupt` and fails no page (RC-67)."""
     run_id, thread_id, tenant, binding, descriptor_digest, created_at_ms, lineage, seq = row[0:8]
@@ -157,6 +161,7 @@ def entry_of(row: Row, now_ms: int) -> RunEntry:
 
 
 __all__ = [
+    "NO_ENTRY",
     "STATES",
     "STATUSES",
     "Row",

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self, final
 
+from msgspec.structs import replace
+
 from ..cluster import Relay
 from ..contracts import ThreadStore
 from ..errors import ConfigError, JournalUnavailable, RunNotFound
@@ -215,8 +217,12 @@ class SQLiteJournal:
     # Care
 
     async def verify(self, run_id: str | None = None) -> Verification:
-        """Checks chain, head, state and blobs of one run or of all."""
-        return await verify(self, run_id)
+        """Checks chain, head, state and blobs of one run or of all, and with all the file itself."""
+        found = await verify(self, run_id)
+        if run_id is None:
+            problems = await self._access.read(reads.file_problems)
+            found = replace(found, problems=(*found.problems, *problems))
+        return found
 
     async def purge(self, thread_id: str) -> None:
         """Removes a thread's facts, unshared blobs and record, from the file too; a mark of each run id stays."""

@@ -18,13 +18,19 @@ from threading import Lock
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import apsw
+import msgspec
 
 from ..errors import JournalBusy, JournalError, JournalFull, JournalUnavailable, JournalVersion
 from .statements import sql_text
 
 T = TypeVar("T")
 
+UNREADABLE: Final = (UnicodeDecodeError, msgspec.DecodeError)
+"""What is read from a damaged page where SQLite itself sees nothing wrong."""
+
 Durability: TypeAlias = Literal["full", "normal", "off"]
+
+FileId: TypeAlias = tuple[int, int]
 
 DURABILITIES: Final = ("full", "normal", "off")
 
@@ -65,6 +71,7 @@ def open_writer(path: Path, durability: Durability, busy_timeout: float) -> apsw
         _check_header(path)
         connection = _connect(path)
         try:
+            _check_whole(connection, path)
             patiently(lambda: _migrate(connection, path), busy_timeout)
             patiently(lambda: _use_wal(connection, path), busy_timeout)
             _check_writable(connection)
@@ -103,11 +110,11 @@ def told_as_ours(path: Path) -> Iterator[None]:
     """Turns SQLite's errors into the journal's."""
     try:
         yield
-    except apsw.Error as error:
+    except (apsw.Error, *UNREADABLE) as error:
         raise translated(error, path) from error
 
 
-def translated(error: apsw.Error, path: Path) -> JournalError:
+def translated(error: Exception, path: Path) -> JournalError:
     """What an error of SQLite means for a journal."""
     why = str(error) or type(error).__name__
     match error:
@@ -115,7 +122,7 @@ def translated(error: apsw.Error, path: Path) -> JournalError:
             return JournalBusy(f"cannot use {path} because another process holds it: {why}")
         case apsw.FullError():
             return JournalFull(f"cannot write to {path} because the disk is full: free some space")
-        case apsw.CorruptError():
+        case apsw.CorruptError() | UnicodeDecodeError() | msgspec.DecodeError():
             return JournalUnavailable(
                 f"cannot use {path} because the file is damaged ({why}): restore a backup, or copy what can still be"
                 " read with `pilothouse runs export`"
@@ -149,6 +156,15 @@ def patiently(step: Callable[[], T], timeout: float, waited: Callable[[], None] 
             waited()
         time.sleep(random.uniform(0.0005, longest))  # noqa: S311 - not for secrets
         longest = min(longest * 1.5, 0.02)
+
+
+def file_at(path: Path) -> FileId | None:
+    """Which file stands at a path."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - half the cost, and looked at before each commit
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def missing_place(path: Path) -> str:
@@ -210,6 +226,16 @@ def _connect(path: Path) -> apsw.Connection:
     return connection
 
 
+def _check_whole(connection: apsw.Connection, path: Path) -> None:
+    """Of a file that SQLite does not even begin to read nothing can be saved with our own means."""
+    try:
+        schema_version(connection)
+    except apsw.CorruptError as error:
+        raise JournalUnavailable(
+            f"cannot open {path} because the file is damaged beyond reading ({error}), cut short perhaps: restore a backup"
+        ) from error
+
+
 def _migrate(connection: apsw.Connection, path: Path) -> None:
     """Old or new, never between: each step is one transaction (JR-17)."""
     version = schema_version(connection)
@@ -269,8 +295,11 @@ def _why_not(path: Path) -> str:
 
 __all__ = [
     "DURABILITIES",
+    "UNREADABLE",
     "VERSION",
     "Durability",
+    "FileId",
+    "file_at",
     "missing_place",
     "open_reader",
     "open_writer",

@@ -24,11 +24,14 @@ from ..records import Record, RecordPage, RunHead, ThreadRecord
 from . import rows
 from .chain import chained, check_head, check_tail, linked, record_page
 from .sqlite_changes import SEQ_BITS, SQL
-from .sqlite_file import open_reader, told_as_ours
+from .sqlite_file import UNREADABLE, open_reader, told_as_ours
 
 T = TypeVar("T")
 
 READERS: Final = 4
+
+PROBLEMS_TOLD: Final = 20
+"""Of the file itself."""
 
 THREADS: Final = msgspec.json.Decoder(ThreadRecord)
 
@@ -222,6 +225,15 @@ def back_up(connection: apsw.Connection, target: Path) -> None:
         raise
 
 
+def file_problems(connection: apsw.Connection) -> list[str]:
+    """What SQLite finds wrong with the file itself: its pages, and whether its indexes say what its tables say."""
+    try:
+        found = [str(line) for (line,) in connection.execute(f"PRAGMA integrity_check({PROBLEMS_TOLD})")]
+    except apsw.Error as error:
+        found = [str(error)]
+    return [f"the file is damaged: {line}" for line in found if line != "ok"]
+
+
 def _rows(connection: apsw.Connection, name: str, *values: Any) -> list[tuple[Any, ...]]:
     return connection.execute(SQL[name], values).fetchall()
 
@@ -241,7 +253,7 @@ def _damage_of(run_id: str, seq: int) -> Iterator[None]:
     """A damaged page of the file met while a run is read is told of that run."""
     try:
         yield
-    except apsw.CorruptError as error:
+    except (apsw.CorruptError, *UNREADABLE) as error:
         raise JournalCorrupt(run_id, seq, str(error)) from error
 
 
@@ -251,6 +263,7 @@ __all__ = [
     "FileLook",
     "Readers",
     "back_up",
+    "file_problems",
     "find_event",
     "one_state",
     "read_blob",

@@ -15,11 +15,14 @@ from weakref import finalize
 
 import apsw
 
-from ..errors import JournalError, JournalVersion
+from ..errors import JournalError, JournalUnavailable, JournalVersion
 from .liveness import LeaseClock
 from .sqlite_changes import OF_ONE, Changes, Undoing, undoable
 from .sqlite_file import (
+    UNREADABLE,
     Durability,
+    FileId,
+    file_at,
     open_writer,
     patiently,
     refuse_newer,
@@ -62,6 +65,7 @@ class SQLiteStore:
         self._watch = watch
         self._connection: apsw.Connection | None = None
         self._committed = -1  # the file's data version behind the last commit of this connection
+        self._file: FileId | None = None
         self._log_pages = 0
         self._wait_at = _FULL_PAGES
 
@@ -69,12 +73,21 @@ class SQLiteStore:
         """Opens the file, or finds out why it cannot be."""
         if self._connection is None:
             self._connection = open_writer(self._path, self._durability, self._busy_timeout)
+            self._file = file_at(self._path)
             self._connection.set_wal_hook(self._note_log)
             self._changes.connect(self._connection)
             self.opened = True
 
     def begin(self) -> None:
-        """Takes the write lock at once: a transaction that upgrades later could only fail (JR-13)."""
+        """Takes the write lock at once: a transaction that upgrades later could only fail (JR-13).
+
+        What is committed to a file that nobody can open any more is not durable, so the path is looked at each time.
+        """
+        if file_at(self._path) != self._file:
+            raise JournalUnavailable(
+                f"cannot write to {self._path} because the file was moved, deleted or replaced while it was open: put it"
+                " back, or stop every program that uses it and start again"
+            )
         try:
             patiently(self._take_lock, self._busy_timeout, self._count_wait)
             if self._db.data_version() != self._committed:
@@ -90,7 +103,7 @@ class SQLiteStore:
         """One change, all or nothing; what undoes itself is spared the savepoint."""
         try:
             return work() if type(work) is Undoing else self._in_savepoint(work)
-        except OF_ONE as error:
+        except (*OF_ONE, *UNREADABLE) as error:
             raise translated(error, self._path) from error
         except apsw.Error as error:
             raise TransactionLost(translated(error, self._path)) from error
