@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from pilothouse.agents.local import LocalAgent
@@ -26,6 +28,7 @@ from pilothouse.testing import AgentDriver, FakeBackend, ScriptedEndpoint, Scrip
 from pilothouse.testing import endpoint as wire
 from pilothouse.testing.agent_suite.driving import Ask, Fail, HandOver, Lose, Say, Think, Use
 from pilothouse.testing.scripted import Cut, Hold, call, failure, thought
+from pilothouse.transport import BrokenBody, Transport
 
 ONE_ATTEMPT = LoopConfig(retry=RetryPolicy(attempts=1), max_empty_retries=0)
 
@@ -228,8 +231,51 @@ class EndpointDriver(AgentDriver):
             await self.endpoint.__aexit__()
 
 
+class Line:
+    """A `Wire` over HTTP whose connections can be broken."""
+
+    def __init__(self) -> None:
+        self._wire = Transport()
+        self._broken = asyncio.Event()
+
+    def break_off(self) -> None:
+        """Breaks what is open; connections that are made from now on hold."""
+        self._broken.set()
+        self._broken = asyncio.Event()
+
+    @asynccontextmanager
+    async def request(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with self._wire.request(*args, **options) as answer:
+            yield _Breakable(answer, self._broken)
+
+    async def aclose(self) -> None:
+        await self._wire.aclose()
+
+
+class _Breakable:
+    def __init__(self, answer: Any, broken: asyncio.Event) -> None:
+        self._answer = answer
+        self._broken = broken
+        self.status, self.headers, self.read_error = answer.status, answer.headers, answer.read_error
+
+    async def read(self) -> bytes:
+        reading, broken = (
+            asyncio.ensure_future(self._answer.read()),
+            asyncio.ensure_future(self._broken.wait()),
+        )
+        try:
+            await asyncio.wait({reading, broken}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise BrokenBody("the line broke")
+            return reading.result()
+        finally:
+            for task in (reading, broken):
+                task.cancel()
+            await asyncio.gather(reading, broken, return_exceptions=True)
+
+
 class ServerDriver(AgentDriver):
-    """`AGUIAgent` against our server, on a real port."""
+    """`AGUIAgent` against our server, on a real port; `line` leads to it, `control` is a client of its own."""
 
     capabilities = frozenset(
         {"tools", "reasoning", "usage", "interrupts", "client_tools", "queue", "history", "check"}
@@ -238,10 +284,11 @@ class ServerDriver(AgentDriver):
     def __init__(self) -> None:
         self.plans = ProviderPlans()
         self.plan = self.plans.plan
+        self.line = Line()
         self.made: list[Any] = []
         self.serving: asyncio.Task[Any] | None = None
 
-    async def make(self) -> AGUIAgent:
+    async def make(self, **options: Any) -> AGUIAgent:
         template = AgentController(self.plans.provider, tools=self.plans.tools(), config=ONE_ATTEMPT)
         ready = asyncio.get_running_loop().create_future()
         self.serving = asyncio.create_task(
@@ -249,11 +296,14 @@ class ServerDriver(AgentDriver):
         )
         await asyncio.wait({self.serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         self.url = ready.result().rstrip("/")
-        return await self._agent(None)
+        self.control = RunControlClient(self.url)
+        return await self._agent(None, **options)
 
-    async def _agent(self, thread_id: str | None) -> AGUIAgent:
+    async def _agent(self, thread_id: str | None, **options: Any) -> AGUIAgent:
         control = RunControlClient(self.url)
-        agent = AGUIAgent(f"{self.url}/agui/default", control=control, thread_id=thread_id)
+        agent = AGUIAgent(
+            f"{self.url}/agui/default", control=control, thread_id=thread_id, transport=self.line, **options
+        )
         self.made += [agent, control]
         return await agent.open()
 
@@ -261,8 +311,10 @@ class ServerDriver(AgentDriver):
         return await self._agent(self.made[0].thread_id)
 
     async def aclose(self) -> None:
-        for item in self.made:
+        for item in [*self.made, self.line]:
             await item.aclose()
+        if self.made:
+            await self.control.aclose()
         if self.serving is not None:
             if not self.serving.done():
                 os.kill(os.getpid(), signal.SIGTERM)

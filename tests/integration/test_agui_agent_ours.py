@@ -28,7 +28,7 @@ async def test_a_stop_is_proved(driver: ServerDriver) -> None:
     op = agent.submit("hi")
     await shown(agent, "one")
     assert await agent.stop() == "stopped"
-    view = await agent._control.run(op.run_id)
+    view = await driver.control.run(op.run_id)
     assert view["status"] == "cancelled"
 
 
@@ -82,9 +82,7 @@ async def test_a_broken_line_is_mended_by_itself(driver: ServerDriver) -> None:
     agent = await driver.make()
     op = agent.submit("hi")
     await shown(agent, "blue")
-    pool = agent._wire._own[asyncio.get_running_loop()]
-    for connection in list(pool._transport._pool.connections):
-        await connection.aclose()
+    driver.line.break_off()
     hold.release()
     assert await op == "success"
     assert texts(agent) == [("user", "hi"), ("assistant", "one"), ("assistant", "two")]
@@ -103,7 +101,7 @@ async def test_client_results_without_another_request(driver: ServerDriver) -> N
     (call,) = agent.client_tools.pending.get()
     agent.client_tools.settle(call.id, Ok("shown"))
     await agent.client_tools.flush()
-    view = await agent._control.run(op.run_id)
+    view = await driver.control.run(op.run_id)
     assert view["status"] == "completed"
     assert len(driver.plans.provider.requests) == 1
 
@@ -143,13 +141,10 @@ async def test_a_check_answers_from_the_journal(driver: ServerDriver) -> None:
 
     hold = Hold()
     driver.plan(say("one"), hold, say("!"))
-    agent = await driver.make()
-    object.__setattr__(agent._settings, "reconnect", Reconnect(attempts=0))
+    agent = await driver.make(reconnect=Reconnect(attempts=0))
     op = agent.submit("hi")
     await shown(agent, "one")
-    pool = agent._wire._own[asyncio.get_running_loop()]
-    for connection in list(pool._transport._pool.connections):
-        await connection.aclose()
+    driver.line.break_off()
     assert await op == "interrupted"
     assert agent.error.get().recovery == "check"
     await agent.check_status()
@@ -171,7 +166,7 @@ async def test_a_run_takes_steering(driver: ServerDriver) -> None:
     await shown(agent, "one")
     steered = agent.submit("in French", when_busy="steer")
     assert texts(agent)[-1] == ("user", "in French")
-    while not any("steer" in kind for kind in await commands(agent, op.run_id)):
+    while not any("steer" in kind for kind in await commands(driver, op.run_id)):
         await asyncio.sleep(0.01)
     hold.release()
     assert await op == "success"
@@ -181,8 +176,8 @@ async def test_a_run_takes_steering(driver: ServerDriver) -> None:
     assert texts(await driver.another()) == said
 
 
-async def commands(agent, run_id: str) -> list[str]:
-    facts = (await agent._control.events(run_id))["events"]
+async def commands(driver: ServerDriver, run_id: str) -> list[str]:
+    facts = (await driver.control.events(run_id))["events"]
     return [str(fact["command"]["body"]) for fact in facts if fact["kind"] == "command_received"]
 
 
@@ -312,5 +307,5 @@ async def test_a_stop_by_another_client_ends_the_run_for_both(driver: ServerDriv
     assert (agent.status.get(), agent.error.get()) == ("idle", None)
     assert texts(agent) == texts(other) == [("user", "hi"), ("assistant", "one")]
     assert await agent.stop() == "nothing"
-    view = await agent._control.run(op.run_id)
+    view = await driver.control.run(op.run_id)
     assert view["status"] == "cancelled"

@@ -187,8 +187,8 @@ class LocalAgent(Published):
         if when_busy not in ("supersede", "rollback"):
             surface.book.check_open("submit")
         busy = surface.attempt
-        if busy is not None and when_busy == "raise":
-            raise AgentBusy("submit", f"run {busy.run_id} is running")
+        if when_busy == "raise":
+            surface.check_free("submit")
         if busy is not None and when_busy == "drop":
             return Operation.settled("nothing")
         if given.cancelled:
@@ -241,7 +241,6 @@ class LocalAgent(Published):
 
     def check_status(self) -> Later[None]:
         """See `Agent.check_status`: answered by the journal; never takes a run over."""
-        self._surface.tasks.enter("check the status")
         return self._thread.check_status()
 
     def retry(self) -> Operation:
@@ -266,8 +265,7 @@ class LocalAgent(Published):
         """See `Agent.regenerate`. The old branch stays in the thread's tree."""
         self._surface.tasks.enter("regenerate")
         self._surface.book.check_open("regenerate")
-        if self._surface.attempt is not None:
-            raise AgentBusy("regenerate", f"run {self._surface.attempt.run_id} is running")
+        self._surface.check_free("regenerate")
         messages = self.messages.get()
         at, user = target_of(messages, target)
         found, asked = messages[at], messages[user]

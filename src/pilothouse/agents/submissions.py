@@ -29,13 +29,13 @@ class Submission:
     """
 
     parts: tuple[InputPart, ...] | None
-    patch: Mapping[str, JSON] | None
-    resume: object
-    generation: int | None
-    when_busy: WhenBusy
-    key: str | None
-    cancel: CancelToken | None
-    stop_on_cancel: bool
+    patch: Mapping[str, JSON] | None = None
+    resume: object = UNSET
+    generation: int | None = None
+    when_busy: WhenBusy = "raise"
+    key: str | None = None
+    cancel: CancelToken | None = None
+    stop_on_cancel: bool = False
 
     @property
     def answers(self) -> bool:

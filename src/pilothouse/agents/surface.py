@@ -8,15 +8,16 @@ makes the changes holds the surface; whoever holds the agent sees its signals: t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ..agent_errors import AgentError
 from ..contracts import Clock
 from ..core.agui.reduce import Child
 from ..core.display import Display
 from ..core.interrupts import Interrupts as Book
+from ..errors import AgentBusy
 from ..messages import JSON
 from ..projection import (
     EMPTY,
@@ -30,7 +31,7 @@ from ..projection import (
     Interrupt,
     InterruptPhase,
 )
-from .operation import Operation
+from .operation import Later, Operation
 from .signals import BUFFER, Cell, Events, Hub
 from .subagents import Subagents
 from .tasks import Tasks
@@ -222,6 +223,15 @@ class Surface:
         """Whether what is heard of an attempt still counts."""
         return attempt is self.attempt and attempt.live and not self.tasks.closed
 
+    def check_free(self, action: str) -> None:
+        """Refuses an action that needs an agent at rest.
+
+        Raises:
+            AgentBusy: a run is in flight.
+        """
+        if self.attempt is not None:
+            raise AgentBusy(action, f"run {self.attempt.run_id} is running")
+
     def admit(self, attempt: Attempt, *, continues: bool = False) -> None:
         """An action is admitted: running, before anything was sent (AG-40, AG-41)."""
         self.attempt = attempt
@@ -255,6 +265,25 @@ class Surface:
         if self.attempt is not None:
             self.attempt.live = False
             self.attempt = None
+
+    def check(self, ask: Callable[[], Coroutine[Any, Any, None]]) -> Later[None]:
+        """The backend is asked what became of a run; one question at a time (AG-118)."""
+        with self.batch():
+            self.checking = True
+        late: Later[None] = Later(asyncio.get_running_loop())
+        self.tasks.spawn(ask(), "check").add_done_callback(lambda _: late.settle(None))
+        return late
+
+    def admit_check(self) -> None:
+        """Refuses a question.
+
+        Raises:
+            AgentClosed, AgentBusy: nothing was changed.
+        """
+        self.tasks.enter("check the status")
+        self.check_free("check the status")
+        if self.checking:
+            raise AgentBusy("check the status", "another check is open")
 
     def rest(self, error: AgentError | None = None) -> None:
         """Nothing is in flight: idle, or an error."""

@@ -5,14 +5,13 @@ Asking only reads (AG-115 … AG-121); no run is taken over.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import final
 
 from ..agent_errors import AgentError
 from ..conversation.controller import AgentController
 from ..core.display import Display
-from ..errors import AgentBusy, PilothouseError
+from ..errors import PilothouseError
 from ..events import Failed
 from ..records import UNFINISHED, RunView
 from .failures import failed
@@ -99,19 +98,9 @@ class Thread:
 
     def check_status(self) -> Later[None]:
         """See `Agent.check_status`: answered by the journal; never takes a run over."""
-        surface = self._surface
-        if surface.attempt is not None:
-            raise AgentBusy("check the status", f"run {surface.attempt.run_id} is running")
-        if surface.checking:
-            raise AgentBusy("check the status", "another check is open")
+        self._surface.admit_check()
         error = self._uncertain()
-        if error is None:
-            return Later.settled(None)
-        late: Later[None] = Later(asyncio.get_running_loop())
-        with surface.batch():
-            surface.checking = True
-        surface.tasks.spawn(self._check(error), "check").add_done_callback(lambda _: late.settle(None))
-        return late
+        return Later.settled(None) if error is None else self._surface.check(lambda: self._check(error))
 
     def _uncertain(self) -> AgentError | None:
         """The error that says that nobody knows how a run ended."""

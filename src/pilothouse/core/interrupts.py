@@ -103,6 +103,7 @@ class Interrupts:
         generation: rises with each new batch, even if its ids were used before.
         decision: what answers it, or answered it without having been sent.
         raised_by: id of the run that asked.
+        native: it was told in the form that is to be answered natively (AG-210).
     """
 
     def __init__(self) -> None:
@@ -111,7 +112,7 @@ class Interrupts:
         self.generation = 0
         self.decision: Decision | None = None
         self.raised_by = ""
-        self._native = False
+        self.native = False
 
     def step(self, step: Step) -> None:
         """Takes one step.
@@ -124,7 +125,7 @@ class Interrupts:
             raise IllegalStep(f"{step.name} is illegal while the batch is {self.phase}")
         self.phase = after
         if after == "none":
-            self.batch, self.decision, self._native = (), None, False
+            self.batch, self.decision, self.native = (), None, False
 
     def admits(self, step: Step) -> bool:
         """Whether the step is legal now."""
@@ -149,14 +150,14 @@ class Interrupts:
             raise ValueError("a batch of interrupts names at least one, and none twice")
         if self.phase in ("pending", "claimed", "resuming", "uncertain", "recovery-required"):
             same_run = run_id == self.raised_by
-            if self.phase == "pending" and same_run and native and not self._native:
-                self.batch, self._native = tuple(batch), True
+            if self.phase == "pending" and same_run and native and not self.native:
+                self.batch, self.native = tuple(batch), True
             return
         fresh = self.phase != "collecting"
-        if not fresh and self._native and not native:
+        if not fresh and self.native and not native:
             return
         self.step(Step.SEEN)
-        self.raised_by, self._native, self.decision = run_id, native, None
+        self.raised_by, self.native, self.decision = run_id, native, None
         self.generation += fresh
         self.batch = tuple(batch)
 
@@ -167,7 +168,7 @@ class Interrupts:
         if not batch:
             self.phase, self.batch, self.decision = "none", (), None
             return
-        self.phase, self.batch, self.decision, self._native = "pending", tuple(batch), None, True
+        self.phase, self.batch, self.decision, self.native = "pending", tuple(batch), None, True
         self.raised_by = run_id
         self.generation += 1
 
@@ -254,7 +255,7 @@ class Interrupts:
             raise ValueError("a stored interrupt batch of unknown shape")
         self.phase = RESTORED.get(stored.phase, stored.phase)
         self.batch, self.generation, self.decision = stored.batch, stored.generation, stored.decision
-        self._native = True
+        self.native = True
 
 
 def diagram() -> str:

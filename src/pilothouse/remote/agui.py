@@ -1,52 +1,50 @@
 """`AGUIAgent`: the `Agent` contract over any AG-UI 1.0 or 0.0.5x endpoint, ours included (agent-contract §3.15).
 
-What is shown is `core/agui/reduce`, what a stream is and how it ends is `exchange`, what a request holds is `asked`.
-Here is the life of an attempt: admitted, sent, told, ended; what an end means that nobody told; and how an answer, a
-retry or a question about an uncertain run gets out.
+A façade: what is shown is `core/agui/reduce`, what a stream is and how it ends is `exchange`, what a request holds is
+`asked`. Of its parts a `Runner` sends attempts, one at a time, a `Listener` takes in what is heard of them, an `Answerer` and
+a `Sender` make them, a `Stopper` ends them, an `Asker` asks about what nobody knows, and `Phases` are kept in a store.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, final
 
-import msgspec
 from msgspec import UNSET
 
 from ..agent_contracts import InterruptStore
-from ..agent_errors import (
-    AgentError,
-    RecoveryRequired,
-    UnsupportedOption,
-    UnsupportedPart,
-)
-from ..agents.given import WENT_ON, checked_parts, checked_policy, checked_state, target_of
-from ..agents.operation import Operation
+from ..agent_errors import AgentError, RecoveryRequired, UnsupportedPart
+from ..agents.given import checked_parts, checked_policy, checked_state, target_of
+from ..agents.operation import Later, Operation
 from ..agents.submissions import Submission, Submissions
-from ..agents.surface import Attempt
+from ..agents.surface import Published, Surface
 from ..clock import SystemClock
+from ..commands import TERMINATE
 from ..contracts import CancelToken, Clock
 from ..core.agui.reading import OnViolation
-from ..core.display import Told
-from ..errors import AgentBusy, UsageError
-from ..messages import JSON, MEDIA, InputPart, Message, Text
-from ..projection import AgentMessage, WhenBusy
+from ..core.agui.reduce import Reducer
+from ..errors import UsageError
+from ..messages import JSON, MEDIA, InputPart, Text
+from ..projection import AgentMessage, Err, StopResult, ToolOutcome, WhenBusy
 from ..runs.controller import random_id
+from .answering import Answerer
 from .asked import InterruptWire, WireProfile
-from .asking import Asking
-from .check import Reconcile
+from .asking import Asker
+from .attempt import Sending
+from .check import Reconcile, told_message
 from .control import RunControlClient
-from .exchange import AgentLimits, Reconnect, merged
-from .running import Captured, Sending, Settings, content_of
+from .exchange import AgentLimits, Endpoint, Reconnect, merged
+from .listening import Listener
+from .phases import Phases
+from .running import Runner
+from .sending import Sender
+from .stopping import Stopper
+from .tools import RemoteTools
 from .wire import Auth, Wire
-
-logger = logging.getLogger("pilothouse.remote")
 
 
 @final
-class AGUIAgent(Asking):
+class AGUIAgent(Published):
     """An `Agent` over an AG-UI endpoint; an async context manager.
 
     Args:
@@ -89,45 +87,77 @@ class AGUIAgent(Asking):
         clock: Clock | None = None,
         new_id: Callable[[], str] | None = None,
     ) -> None:
-        settings = Settings(
-            url=url,
-            name=agent_id or "agui",
-            thread_id=thread_id,
+        clock, new_id = clock or SystemClock(), new_id or random_id
+        reducer = Reducer(clock.monotonic)
+        surface = Surface(
+            agent_id or "agui", clock, reducer, publish_interval=publish_interval, buffer=limits.events
+        )
+        super().__init__(surface)
+        self.url = url
+        endpoint = Endpoint(
+            url,
+            transport,
             headers=merged(headers or {}),
             auth=auth,
-            profile=profile,
-            interrupt_wire=interrupt_wire,
-            on_violation=on_violation,
-            control=control,
-            reconcile=reconcile,
-            store=store,
+            clock=clock,
             reconnect=reconnect,
+            limits=limits,
+            on_violation=on_violation,
             send_timeout=send_timeout,
             idle_timeout=idle_timeout,
-            transport=transport,
-            limits=limits,
-            stop_grace=stop_grace,
-            publish_interval=publish_interval,
-            clock=clock or SystemClock(),
-            new_id=new_id or random_id,
         )
-        super().__init__(settings)
-        self._submissions = Submissions(self._cancel)
-        if control is not None or reconcile is not None:
-            self.check_status = self._check_status
-        self._reducer.set_state(dict(checked_state(state) or {}))
-        with self._surface.batch():
-            self._surface.display.restore([_restored(message) for message in messages])
+        askable = control is not None or reconcile is not None
+        tools = self.client_tools = RemoteTools(
+            surface, go_on=self._continue, deliver=None if control is None else self._deliver
+        )
+        listener = Listener(surface, reducer, tools, limits, askable=askable)
+        phases = Phases(store, surface, lambda: f"{self.name}:{url}|{self.thread_id}")
+        runner = Runner(
+            surface,
+            reducer,
+            endpoint,
+            tools,
+            listener,
+            phases,
+            thread_id=thread_id or new_id(),
+            profile=profile,
+            closed=self._after,
+        )
+        stopper = Stopper(surface, listener, phases, runner, control=control, grace=stop_grace)
+        asker = Asker(surface, reducer, phases, runner, url=url, control=control, reconcile=reconcile)
+        self.check_status: Callable[[], Later[None]] | None = asker.check_status if askable else None
+        self._reducer = reducer
+        self._endpoint = endpoint
+        self._limits = limits
+        self._control = control
+        self._new_id = new_id
+        self._listener = listener
+        self._phases = phases
+        self._runner = runner
+        self._stopper = stopper
+        self._asker = asker
+        self._answerer = Answerer(surface, listener, phases, runner, wire=interrupt_wire, new_id=new_id)
+        self._sender = Sender(surface, tools, runner, stopper, control=control, new_id=new_id)
+        self._submissions = Submissions(stopper.cancel)
+        surface.also = tools.publish
+        surface.hydrated = store is None
+        reducer.set_state(dict(checked_state(state) or {}))
+        with surface.batch():
+            surface.display.restore([told_message(message) for message in messages])
+
+    @property
+    def thread_id(self) -> str:
+        """The thread's id."""
+        return self._runner.thread_id
 
     # Opening and closing
 
     async def open(self) -> Self:
         """Loads what a store or our server knows of the thread; nothing is run. Idempotent."""
         self._surface.tasks.enter("open")
-        if self._store is not None:
-            await self._load_phases()
-        if self._control is not None and self._surface.attempt is None:
-            await self._hydrate()
+        await self._phases.load()
+        if not self.in_flight:
+            await self._asker.hydrate()
         with self._surface.batch():
             self._surface.hydrated = True
         return self
@@ -142,44 +172,39 @@ class AGUIAgent(Asking):
 
     async def aclose(self) -> None:
         """Closes the connection; values stay, actions raise. The backend is not asked to stop. Idempotent."""
-        if self._surface.tasks.closed:
+        surface = self._surface
+        if surface.tasks.closed:
             return
-        self._surface.tasks.closed = True
-        attempt = self._surface.attempt
-        await self._surface.tasks.aclose()
+        attempt, waiting = surface.attempt, self._runner.queued
+        await surface.tasks.aclose()
         if attempt is not None:
-            self._surface.end(attempt, "interrupted", reason="closed")
-        for waiting in [attempt, *[item for item, _ in self._queue]]:
-            if waiting is not None:
-                waiting.op.settle("interrupted")
-        self._queue.clear()
-        if self._own:
-            await self._wire.aclose()
+            surface.end(attempt, "interrupted", reason="closed")
+            attempt.op.settle("interrupted")
+        for op in waiting:
+            op.settle("interrupted")
+        await self._endpoint.aclose()
 
     def set_thread(self, thread_id: str | None, *, messages: Sequence[AgentMessage] = ()) -> None:
         """Another conversation: what runs is left, and its late events change nothing."""
-        self._surface.tasks.enter("switch the thread")
-        attempt = self._surface.attempt
+        surface, attempt = self._surface, self._surface.attempt
+        surface.tasks.enter("switch the thread")
         if attempt is not None and attempt.task is not None:
             attempt.task.cancel()
-        with self._surface.batch():
+        with surface.batch():
             if attempt is not None:
-                self._surface.end(attempt, "aborted", reason="thread_switch")
+                surface.end(attempt, "aborted", reason="thread_switch")
                 attempt.op.settle("aborted")
-            for waiting, _ in self._queue:
-                waiting.op.settle("aborted")
-            self._queue.clear()
-            self._thread = thread_id or self._new_id()
-            self._captured, self._last = None, None
-            self._surface.book.restore((), "")
+            self._runner.withdraw()
+            self._runner.thread_id = thread_id or self._new_id()
+            self._runner.captured = self._listener.last = None
+            surface.book.restore((), "")
             self.client_tools.drop()
             self._reducer.set_state({})
             self._reducer.children = {}
-            self._surface.display.clear()
-            self._surface.display.restore([_restored(message) for message in messages])
-            self.status.set("idle")
-            self.error.set(None)
-            self.usage.set(None)
+            surface.display.clear()
+            surface.display.restore([told_message(message) for message in messages])
+            surface.rest()
+            surface.usage.set(None)
 
     # submit
 
@@ -208,7 +233,7 @@ class AGUIAgent(Asking):
             stop_on_cancel=stop_on_cancel,
         )
         return self._submissions.begin(
-            given, lambda: self._resume(given) if given.answers else self._send(given)
+            given, lambda: self._answerer.resume(given) if given.answers else self._sender.send(given)
         )
 
     def _sendable(self, parts: tuple[InputPart, ...] | None) -> tuple[InputPart, ...] | None:
@@ -220,165 +245,81 @@ class AGUIAgent(Asking):
                 size += len(part.data or b"")
             elif isinstance(part, Text):
                 size += len(part.text)
-        if size > self._settings.limits.message:
-            raise UsageError(f"the message has {size} bytes, the limit is {self._settings.limits.message}")
+        if size > self._limits.message:
+            raise UsageError(f"the message has {size} bytes, the limit is {self._limits.message}")
         return parts
 
-    def _send(self, given: Submission) -> Operation:
-        parts, patch, when_busy = given.parts, given.patch, given.when_busy
-        run_id = given.key or self._new_id()
-        if not self._surface.hydrated:
-            raise AgentBusy("submit", "the agent is not opened: use `async with agent`")
-        self._surface.book.check_open("submit")
-        busy = self._surface.attempt
-        if busy is not None:
-            if when_busy == "steer" and self._control is not None and parts is not None:
-                return self._steer(busy, parts, run_id)
-            if when_busy == "steer":
-                raise UnsupportedOption(f"when_busy={when_busy!r}", self.name)
-            if when_busy == "raise":
-                raise AgentBusy("submit", f"run {busy.run_id} is running")
-            if when_busy == "drop":
-                return Operation.settled("nothing")
-        if given.cancelled:
-            return Operation.settled("aborted")
-        op = Operation(asyncio.get_running_loop(), run_id)
-        attempt = Sending(run_id, op, self._new_id() if parts is not None else "")
-        content = content_of(parts)
-        rolled = busy if busy is not None and when_busy == "rollback" else None
+    def stop(self, *, grace: float | None = None) -> Later[StopResult]:
+        """See `Agent.stop`. The connection is closed; a server of ours is asked to stop, and says that it did."""
+        self._surface.tasks.enter("stop")
+        return self._stopper.stop(grace)
 
-        def start() -> None:
-            with self._surface.batch():
-                if rolled is not None:
-                    self._surface.display.cut(self._place_behind(rolled))
-                self._captured = Captured(patch) if parts is not None or patch is not None else None
-                self.client_tools.settle_all(WENT_ON)
-                if attempt.message_id:
-                    if queued:
-                        self._surface.display.release(attempt.message_id)
-                    else:
-                        self._surface.display.add_user(attempt.message_id, content)
-                self._begin(attempt, patch=patch, props=self._order(when_busy) if busy is not None else None)
+    # What the parts ask for
 
-        queued = busy is not None and when_busy == "queue"
-        if queued:
-            with self._surface.batch():
-                if attempt.message_id:
-                    self._surface.display.add_user(attempt.message_id, content, sent=False, waits=True)
-            self._queue.append((attempt, start))
-        else:
-            if busy is not None:
-                self._supersede(busy, told=rolled is not None)
-            start()
-        return op
-
-    def _place_behind(self, attempt: Attempt) -> int:
-        """How many messages stand in front of what an attempt began with."""
-        assert isinstance(attempt, Sending)
-        ids = [message.id for message in self._surface.display.messages]
-        return ids.index(attempt.behind) + 1 if attempt.behind in ids else 0
-
-    def _order(self, when_busy: WhenBusy) -> dict[str, JSON]:
-        """What our server is to do with the run that gives way; another one reads it from the list of messages."""
-        if self._control is None or when_busy not in ("supersede", "rollback"):
-            return {}
-        return {"pilothouse": {"when_busy": when_busy}}
-
-    # Beginning an attempt
-
-    def _continuation(self) -> Operation:
+    def _continue(self) -> Operation:
         """Goes on with results of client tools: one run for all that is settled."""
         self._surface.tasks.enter("resolve")
         self._surface.book.check_open("continue")
-        if self._surface.attempt is not None:
-            raise AgentBusy("continue", f"run {self._surface.attempt.run_id} is running")
-        run_id = self._new_id()
-        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id))
-        attempt.ordinary = False
+        self._surface.check_free("continue")
         with self._surface.batch():
-            self._captured = None
-            self._begin(attempt, continues=True)
-        return attempt.op
+            self._runner.captured = None
+            return self._runner.begin(Sending(self._new_id(), ordinary=False), continues=True)
 
-    # Steering
-
-    def _steer(self, busy: Attempt, parts: tuple[InputPart, ...], key: str) -> Operation:
-        """A message for the live run of a server of ours (AG-78, AG-84)."""
-        assert isinstance(busy, Sending)
-        op = Operation(asyncio.get_running_loop(), busy.run_id)
-        steer = Sending(busy.run_id, op, self._new_id())
-        with self._surface.batch():
-            self._surface.display.add_user(steer.message_id, content_of(parts), sent=False, waits=True)
-        self._surface.tasks.spawn(self._send_steer(busy, steer, parts, key), "steer")
-        return op
-
-    async def _send_steer(
-        self, busy: Sending, steer: Sending, parts: tuple[InputPart, ...], key: str
-    ) -> None:
+    async def _deliver(self, outcomes: Mapping[str, ToolOutcome]) -> None:
+        """Gives client results to the waiting run of our server without going on (AG-149, AG-150)."""
         assert self._control is not None
-        message = msgspec.to_builtins(Message(steer.message_id, "user", parts))
-        try:
-            await self._control.command(busy.run_id, f"steer:{key}"[:190], "steer", message=message)
-        except AgentError as error:
-            logger.info("run %s did not take a message: %s", busy.run_id, error)
-        await busy.op_over.wait()
-        if self._surface.display.waits(steer.message_id) and not self._surface.tasks.closed:
-            await self._steer_again(busy, steer, parts)
-        else:
-            steer.op.settle(busy.outcome)
-
-    async def _steer_again(self, busy: Sending, steer: Sending, parts: tuple[InputPart, ...]) -> None:
-        """The run had no more use for it: it is submitted as it is, unless the run was stopped."""
-        with self._surface.batch():
-            self._surface.display.remove(steer.message_id)
-        if busy.outcome == "aborted" or self._surface.book.phase != "none":
-            steer.op.settle("aborted")
-            return
-        op = self._send(
-            Submission(
-                parts=parts,
-                patch=None,
-                resume=UNSET,
-                generation=None,
-                when_busy="queue",
-                key=None,
-                cancel=None,
-                stop_on_cancel=False,
+        last = self._listener.last
+        for call_id, outcome in outcomes.items():
+            shown = self._surface.display.get(f"{call_id}:result")
+            said = outcome.message if isinstance(outcome, Err) else (shown.text if shown is not None else "")
+            await self._control.command(
+                "" if last is None else last.run_id,
+                f"flush:{call_id}"[:190],
+                "answer",
+                request_id=f"external:{call_id}",
+                resolution={
+                    "kind": "external",
+                    "content": [{"type": "text", "text": said}],
+                    "is_error": isinstance(outcome, Err),
+                },
+                extensions={TERMINATE: True},
             )
-        )
-        steer.op.run_id = op.run_id
-        steer.op.settle(await op)
+
+    async def _after(self, attempt: Sending, failure: AgentError | None) -> None:
+        """The run of an attempt has its end: what that leaves to do."""
+        if attempt.resuming and failure is not None and failure.status == 409:
+            await self._asker.hydrate()  # somebody else answered first
+        await self._phases.save()
+        attempt.op.settle(attempt.outcome)
+        if attempt.resuming and self._surface.book.phase == "uncertain":
+            self._asker.check_once(attempt.run_id)
+        self._runner.next()
 
     # retry, regenerate
 
     def retry(self) -> Operation:
         """See `Agent.retry`: an answer goes out again byte for byte, anything else as the list of messages is now."""
         self._surface.tasks.enter("retry")
-        captured = self._captured
-        if self._surface.attempt is not None or captured is None:
+        captured, book = self._runner.captured, self._surface.book
+        if self.in_flight or captured is None:
             return Operation.settled("nothing")
-        book = self._surface.book
         ways = ("check_status()",) if self.check_status is not None else ()
         if captured.decision is not None:
             if book.phase in ("uncertain", "recovery-required", "acknowledged"):
                 raise RecoveryRequired("retry the answer", f"it is {book.phase}", ways)
             if book.phase != "pending" or book.decision is None:
                 return Operation.settled("nothing")
-            return self._answer_again(book.decision, captured)
-        self._surface.book.check_open("retry")
-        error = self.error.get()
+            return self._answerer.again(captured, book.decision)
+        book.check_open("retry")
+        error, last = self.error.get(), self._listener.last
         if error is not None and error.kind == "interrupted" and error.recovery != "retry":
             raise RecoveryRequired("retry", "nobody knows what the run did", ways)
-        if self._last is not None and self._last.outcome in ("success", "paused"):
+        if last is not None and last.outcome in ("success", "paused"):
             return Operation.settled("nothing")
-        run_id = self._new_id()
-        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id))
         with self._surface.batch():
             self._surface.display.cut(self._last_exchange())
-            patch = captured.patch if captured.rolled_back else None
-            self._captured = Captured(captured.patch)
-            self._begin(attempt, patch=patch)
-        return attempt.op
+            attempt = self._runner.captured = Sending(self._new_id(), patch=captured.patch)
+            return self._runner.begin(attempt, patch=captured.patch if captured.rolled_back else None)
 
     def _last_exchange(self) -> int:
         """How many messages a retry keeps: through the last that wants an answer (AG-81)."""
@@ -399,31 +340,15 @@ class AGUIAgent(Asking):
         """See `Agent.regenerate`. The endpoint gets the shortened list."""
         self._surface.tasks.enter("regenerate")
         self._surface.book.check_open("regenerate")
-        if self._surface.attempt is not None:
-            raise AgentBusy("regenerate", f"run {self._surface.attempt.run_id} is running")
-        if isinstance(target, str) and (known := self._surface.display.get(target)) is not None:
+        self._surface.check_free("regenerate")
+        display = self._surface.display
+        if isinstance(target, str) and (known := display.get(target)) is not None:
             target = known.id
-        _, user = target_of(self._surface.display.messages, target)
-        run_id = self._new_id()
-        attempt = Sending(run_id, Operation(asyncio.get_running_loop(), run_id))
+        _, user = target_of(display.messages, target)
         with self._surface.batch():
-            self._surface.display.cut(user + 1)
-            self._captured = Captured(None)
-            self._begin(attempt)
-        return attempt.op
-
-
-def _restored(message: AgentMessage) -> Told:
-    return Told(
-        message.id,
-        message.role,
-        message.content,
-        message.reasoning,
-        tool_call_id=message.tool_call_id,
-        name=message.name,
-        run_id=message.run_id,
-        extra=message.extra,
-    )
+            display.cut(user + 1)
+            attempt = self._runner.captured = Sending(self._new_id())
+            return self._runner.begin(attempt)
 
 
 __all__ = ["AGUIAgent"]

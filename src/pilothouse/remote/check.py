@@ -18,7 +18,7 @@ from ..core.agui.told import told
 from ..core.classify import of_kind
 from ..core.display import Told
 from ..messages import JSON
-from ..projection import Interrupt, Reconciled, ReconcileRequest
+from ..projection import AgentMessage, Interrupt, Reconciled, ReconcileRequest
 from .control import RunControlClient
 
 Reconcile: TypeAlias = Callable[[ReconcileRequest], Awaitable[Reconciled]]
@@ -101,25 +101,25 @@ async def ask_reconcile(
         raise ValueError("a new batch comes with status completed and a larger generation")
     if found.status in ("unknown", "acknowledged"):
         return Verdict("unknown")
-    messages = None
-    if found.messages is not None:
-        messages = [
-            Told(
-                item.id,
-                item.role,
-                item.content,
-                item.reasoning,
-                tool_call_id=item.tool_call_id,
-                name=item.name,
-                run_id=item.run_id,
-                extra=item.extra,
-            )
-            for item in found.messages
-        ]
+    messages = None if found.messages is None else [told_message(item) for item in found.messages]
     state = found.state if isinstance(found.state, dict) else None
     if found.status == "pending":
         return Verdict("waiting", messages, state)
     return Verdict("waiting" if found.batch else "over", messages, state, found.batch)
+
+
+def told_message(message: AgentMessage) -> Told:
+    """A message that the host gives, as a backend would tell it."""
+    return Told(
+        message.id,
+        message.role,
+        message.content,
+        message.reasoning,
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+        run_id=message.run_id,
+        extra=message.extra,
+    )
 
 
 def join_url(url: str, thread_id: str, run_id: str) -> str:
@@ -127,4 +127,13 @@ def join_url(url: str, thread_id: str, run_id: str) -> str:
     return f"{url}?{urlencode({'runId': run_id, 'threadId': thread_id, 'offset': '-1'})}"
 
 
-__all__ = ["Hydrated", "Reconcile", "Verdict", "ask_control", "ask_reconcile", "hydrated", "join_url"]
+__all__ = [
+    "Hydrated",
+    "Reconcile",
+    "Verdict",
+    "ask_control",
+    "ask_reconcile",
+    "hydrated",
+    "join_url",
+    "told_message",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -18,8 +18,8 @@ from ..core.agui.reading import Arrived, OnViolation, Reader
 from ..core.agui.verify import Phase
 from ..messages import Value
 from ..responses import Timeouts
-from ..transport import BrokenBody, NoAnswer
-from .wire import TIMEOUTS, Stream, Wire, refusal
+from ..transport import BrokenBody, NoAnswer, Transport
+from .wire import TIMEOUTS, Auth, Stream, Wire, credentials, refusal
 
 logger = logging.getLogger("pilothouse.remote")
 
@@ -55,46 +55,69 @@ class Silence(TimeoutError):
     """Nothing came for too long."""
 
 
+class Endpoint:
+    """Where the requests of an agent go, and how.
+
+    Args:
+        wire: what opens them; None is an HTTP client of its own, which `aclose()` closes.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        wire: Wire | None,
+        *,
+        headers: Mapping[str, str],
+        auth: Auth | None,
+        clock: Clock,
+        reconnect: Reconnect,
+        limits: AgentLimits,
+        on_violation: OnViolation,
+        send_timeout: float | None,
+        idle_timeout: float | None,
+    ) -> None:
+        self.url = url
+        self.wire: Wire = Transport() if wire is None else wire
+        self.clock = clock
+        self.reconnect = reconnect
+        self.limits = limits
+        self.on_violation: OnViolation = on_violation
+        self.send_timeout = send_timeout
+        self.idle_timeout = idle_timeout
+        self.timeouts = Timeouts(connect=min(send_timeout or TIMEOUTS.connect, TIMEOUTS.connect))
+        self._own = wire is None
+        self._headers = headers
+        self._auth = auth
+
+    async def headers(self) -> dict[str, str]:
+        """Those of the next request."""
+        return merged(self._headers, await credentials(self._auth))
+
+    async def aclose(self) -> None:
+        """Closes what it opened."""
+        if self._own:
+            await self.wire.aclose()
+
+
 class Exchange:
-    """One request and its stream.
+    """One request and its stream: a POST, or a GET of `url`, which joins a run and has no body.
 
     Attributes:
         left: it left this process, or may have.
         ours: a Pilothouse server answers.
         cut: why the stream ended without a terminal event, as far as there is a reason.
-        reconnecting: the stream is being taken up again.
     """
 
-    def __init__(
-        self,
-        wire: Wire,
-        url: str,
-        body: bytes,
-        headers: Callable[[], Awaitable[dict[str, str]]],
-        *,
-        method: str = "POST",
-        clock: Clock,
-        reconnect: Reconnect,
-        limits: AgentLimits,
-        on_violation: OnViolation = "fail",
-        send_timeout: float | None = 60.0,
-        idle_timeout: float | None = None,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, body: bytes, url: str = "") -> None:
         self.left = False
         self.ours = False
         self.cut: BaseException | None = None
-        self.reader = Reader(on_violation=on_violation, max_frame_bytes=limits.frame)
-        self._wire = wire
-        self._url = url
-        self._method = method
+        self.reader = Reader(on_violation=endpoint.on_violation, max_frame_bytes=endpoint.limits.frame)
+        self._endpoint = endpoint
+        self._method = "GET" if url else "POST"
+        self._url = url or endpoint.url
         self._body = body
-        self._headers = headers
-        self._clock = clock
-        self._reconnect = reconnect
-        self._most = max(1, limits.events)
-        self._send_timeout = send_timeout
-        self._idle_timeout = idle_timeout
-        self._timeouts = Timeouts(connect=min(send_timeout or TIMEOUTS.connect, TIMEOUTS.connect))
+        self._most = max(1, endpoint.limits.events)
 
     @property
     def terminal(self) -> bool:
@@ -124,35 +147,35 @@ class Exchange:
             if self.terminal or not self.reader.last_id:
                 return
             tries = 0 if self.reader.last_id != before else tries + 1
-            attempts = self._reconnect.attempts
+            attempts = self._endpoint.reconnect.attempts
             if attempts is not None and tries >= attempts:
                 return
-            await self._clock.sleep(self._delay(tries))
+            await self._endpoint.clock.sleep(self._delay(tries))
             self.reader.reconnect()
 
     def _delay(self, tries: int) -> float:
         told = (self.reader.retry_ms or 0) / 1000
-        doubled = self._reconnect.first_delay * 2 ** min(tries, 20)
-        return float(min(max(told, doubled), self._reconnect.max_delay))
+        doubled = self._endpoint.reconnect.first_delay * 2 ** min(tries, 20)
+        return float(min(max(told, doubled), self._endpoint.reconnect.max_delay))
 
     async def _connection(self) -> AsyncGenerator[list[Arrived], None]:
         headers = {
-            **await self._headers(),
+            **await self._endpoint.headers(),
             "accept": "text/event-stream",
             **({"content-type": "application/json"} if self._body else {}),
         }
         if self.reader.last_id:
             headers["last-event-id"] = self.reader.last_id
         again = self.left
-        opening = self._wire.request(
-            self._method, self._url, headers=headers, content=self._body, timeouts=self._timeouts
+        opening = self._endpoint.wire.request(
+            self._method, self._url, headers=headers, content=self._body, timeouts=self._endpoint.timeouts
         )
         try:
-            async with asyncio.timeout(self._send_timeout):
+            async with asyncio.timeout(self._endpoint.send_timeout):
                 answer = await opening.__aenter__()
         except TimeoutError as error:
             self.left = True
-            raise Silence(f"no answer within {self._send_timeout} s") from error
+            raise Silence(f"no answer within {self._endpoint.send_timeout} s") from error
         except NoAnswer as error:
             self.left = self.left or error.sent
             raise
@@ -182,7 +205,7 @@ class Exchange:
             yield batch
 
     async def _read(self, answer: Stream) -> bytes:
-        limit = LINGER_S if self.terminal else self._idle_timeout
+        limit = LINGER_S if self.terminal else self._endpoint.idle_timeout
         try:
             async with asyncio.timeout(limit):
                 return await answer.read()
@@ -217,4 +240,4 @@ def merged(*found: Mapping[str, str]) -> dict[str, str]:
     return out
 
 
-__all__ = ["AgentLimits", "Exchange", "Reconnect", "Silence", "merged"]
+__all__ = ["AgentLimits", "Endpoint", "Exchange", "Reconnect", "Silence", "merged"]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import final
 
 from msgspec import UNSET
 
 from ..agents.localtools import as_text, checked_catalog
 from ..agents.operation import Later, Operation
-from ..agents.signals import Cell, Hub
-from ..core.display import Display, Told
+from ..agents.signals import Cell
+from ..agents.surface import Surface
+from ..core.display import Told
 from ..errors import InvalidTarget
 from ..messages import ToolSpec
 from ..projection import AgentToolCall, Err, Ok, ToolOutcome
@@ -33,20 +33,15 @@ class RemoteTools:
 
     def __init__(
         self,
-        hub: Hub,
-        display: Display,
+        surface: Surface,
         *,
-        batch: Callable[[], AbstractContextManager[None]],
-        free: Callable[[], bool],
         go_on: Callable[[], Operation],
-        deliver: Callable[[dict[str, ToolOutcome]], Awaitable[None]] | None,
+        deliver: Callable[[Mapping[str, ToolOutcome]], Awaitable[None]] | None,
     ) -> None:
-        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(hub, (), "client_tools.pending")
+        self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(surface.hub, (), "client_tools.pending")
         self.catalog: tuple[ToolSpec, ...] = ()
         self.told: frozenset[str] | None = None
-        self._batch = batch
-        self._display = display
-        self._free = free
+        self._surface = surface
         self._go_on = go_on
         self._deliver = deliver
         self._staged: dict[str, ToolOutcome] = {}
@@ -59,7 +54,7 @@ class RemoteTools:
 
     def publish(self) -> None:
         """Brings `pending` up to date (AG-146)."""
-        if not self._free():
+        if self._surface.attempt is not None:
             self.pending.set(())
             return
         names = {spec.name for spec in self.catalog}
@@ -67,7 +62,7 @@ class RemoteTools:
             tuple(
                 [
                     call
-                    for call in self._display.calls
+                    for call in self._surface.display.calls
                     if call.name in names
                     and call.result is UNSET
                     and call.error is None
@@ -84,15 +79,15 @@ class RemoteTools:
 
     def settle(self, call_id: str, result: ToolOutcome) -> None:
         """Puts a result down; one that is there already stays."""
-        call = self._display.call(call_id)
+        call = self._surface.display.call(call_id)
         if call is None:
             raise InvalidTarget(f"cannot settle {call_id!r}: there is no such call")
         if call.result is not UNSET or call_id in self._staged:
             return
         self._staged[call_id] = result
         text = result.message if isinstance(result, Err) else as_text(result.value)
-        with self._batch():
-            self._display.call_result(
+        with self._surface.batch():
+            self._surface.display.call_result(
                 call_id,
                 result.value if isinstance(result, Ok) else result.message,
                 error=result.message if isinstance(result, Err) else None,
@@ -117,10 +112,9 @@ class RemoteTools:
 
     def flush(self) -> Awaitable[None]:
         """Gives results to the backend, where it can take them without going on; else the next run carries them."""
-        late: Later[None] = Later(asyncio.get_running_loop())
         if self._deliver is None or not self._staged:
-            late.settle(None)
-            return late
+            return Later.settled(None)
+        late: Later[None] = Later(asyncio.get_running_loop())
         asyncio.get_running_loop().create_task(self._flush(late))
         return late
 
