@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from pilothouse import AgentController, AgentLoop, LoopConfig, MemoryJournal, tool
+from pilothouse import AgentController, AgentLoop, LocalAgent, LoopConfig, MemoryJournal, tool
 from pilothouse.controllers import MCPController
 from pilothouse.errors import ConfigError, ReplyFailed, ReplyIncomplete, ToolDefinitionError
-from pilothouse.server import Server
+from pilothouse.server import HostUser, Server
+from pilothouse.server.settings import CORS
 from pilothouse.testing import ScriptedProvider
 from pilothouse.testing.scripted import call
 
@@ -145,3 +146,72 @@ async def test_a_mounted_server_that_nobody_started_says_where_to(caplog: pytest
         await app({**scope, "client": ("127.0.0.1", 1), "scheme": "http"}, receive, send)
     assert "enter its lifespan() in that of the application" in caplog.text
     await app.drain(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"agents": AgentController(ScriptedProvider())},
+            'agents must be a mapping, such as {"default": agent}',
+        ),
+        ({"agents": {"d": ScriptedProvider()}}, "agents['d'] must be an AgentController"),
+        ({"journal": "chat.db"}, 'for example SQLiteJournal("chat.db")'),
+        ({"auth": "secret"}, "auth must be an authenticator"),
+        ({"cors": ["https://page.example"]}, "cors must be CORS(…), got list"),
+        ({"limits": {"body": 3}}, "limits must be ServerLimits(…), got dict"),
+        ({"allowed_hosts": "pi.local"}, "allowed_hosts must be a list of texts, got one: ['pi.local']"),
+        (
+            {"trusted_proxies": "10.0.0.0/8"},
+            "trusted_proxies must be a list of texts, got one: ['10.0.0.0/8']",
+        ),
+        ({"faces": "page"}, "faces must be a list of texts, got one: ['page']"),
+        ({"faces": ["web"]}, "there is no face 'web'; there are agui"),
+        ({"on_disconnect": "stop"}, "on_disconnect is continue, cancel or CancelAfter(seconds), not 'stop'"),
+        ({"on_disconnect": {"agui": "stop"}}, "on_disconnect is continue, cancel or CancelAfter"),
+        ({"when_busy": "wait"}, "when_busy is raise or steer or queue"),
+        ({"auto_recover": True}, "auto_recover is never or on_command or on_open, not True"),
+        ({"error_detail": "all"}, "error_detail is safe or full, not 'all'"),
+        ({"drain_timeout": "5"}, "drain_timeout must be a number of seconds, got '5'"),
+    ],
+)
+def test_a_server_that_is_told_what_it_cannot_be(options: dict[str, object], said: str) -> None:
+    """SV-1: in the constructor; a policy that nobody knows is not taken for another one."""
+    usual = {"agents": {"d": AgentController(ScriptedProvider())}, "journal": MemoryJournal()}
+    with pytest.raises(ConfigError) as caught:
+        Server(**{**usual, **options})  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "origins",
+    ["https://page.example", "*", ("https://page.example/",), ("page.example",), ("https://Page.example",)],
+)
+def test_an_origin_that_no_page_has(origins: object) -> None:
+    """SV-240: one text is not a list of its parts, and what never matches is told."""
+    with pytest.raises((TypeError, ValueError), match=r"CORS origins are a list|an origin is scheme://host"):
+        CORS(origins)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="list of texts"):
+        HostUser("https://page.example")
+
+
+def test_an_origin_in_a_list_of_any_kind() -> None:
+    """SV-240: a list counts as the tuple that it should be."""
+    assert CORS(["*"]).allows("https://page.example")  # type: ignore[arg-type]
+    assert CORS(["https://page.example:8443"]).allows("https://page.example:8443")  # type: ignore[arg-type]
+    assert not CORS(("https://page.example",)).allows("https://page.example.org")
+
+
+def test_one_thing_where_a_list_is_wanted() -> None:
+    """AC-163: a tool, a controller; and an agent in an interface's place."""
+
+    def look() -> str:
+        """Looks."""
+        return "fog"
+
+    with pytest.raises(ConfigError, match=r"tools must be a list, got look alone: tools=\[look\]"):
+        AgentController(ScriptedProvider(), tools=look)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"controllers must be a list, got MCPController alone"):
+        AgentController(ScriptedProvider(), controllers=MCPController)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="LocalAgent holds an AgentController, got ScriptedProvider"):
+        LocalAgent(ScriptedProvider())  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from ..contracts import CancelToken, Clock
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
 from ..conversation.reply import Reply
-from ..errors import AgentBusy, InvalidTarget, RunNotFound
+from ..errors import AgentBusy, ConfigError, InvalidTarget, RunNotFound
 from ..events import Cancelled, Failed, Unknown
 from ..messages import JSON, UNSET, InputPart
 from ..projection import StopResult, WhenBusy
@@ -72,6 +72,8 @@ class LocalAgent(Published):
         watch_interval: float = 1.0,
         clock: Clock | None = None,
     ) -> None:
+        if not isinstance(controller, AgentController):
+            raise ConfigError(f"LocalAgent holds an AgentController, got {type(controller).__name__}")
         clock = clock or SystemClock()
         source = LocalSource(clock.monotonic, controller.shared_state)
         surface = Surface(name, clock, source, publish_interval=publish_interval)

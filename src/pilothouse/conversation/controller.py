@@ -27,7 +27,7 @@ from .extras import RunExtras
 from .forms import NO_TOOLS, TextProvider, TextRuntime, kind_of
 from .options import DEFAULTS, AgentOptions, BusyPolicy, busy_policy, merged
 from .order import Order
-from .parts import check_parts
+from .parts import check_list, check_parts
 from .plugged import Plugged
 from .reply import Reply
 from .router import Route
@@ -95,6 +95,8 @@ class AgentController(Shown, Plugged):
         new_id: Callable[[], str] | None = None,
         **options: Unpack[AgentOptions],
     ) -> None:
+        check_list("tools", tools)
+        check_list("controllers", controllers)
         self._tools = tuple(tools)
         self._config = config
         self._provider = provider

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from ..errors import ConfigError, InvalidSpec
@@ -16,6 +17,17 @@ _NEEDS: Final = {
 """By what each part is known, wherever it comes from."""
 
 _WAYS: Final = {"journal": ', for example SQLiteJournal("chat.db")'}
+
+
+def check_list(name: str, value: object) -> None:
+    """One thing where a list of such is wanted.
+
+    Raises:
+        ConfigError: naming the argument.
+    """
+    if not isinstance(value, Iterable) or isinstance(value, str | type):
+        shown = getattr(value, "__name__", type(value).__name__)
+        raise ConfigError(f"{name} must be a list, got {shown} alone: {name}=[{shown}]")
 
 
 def check_parts(*, config: object, thread_id: object, **parts: object) -> None:

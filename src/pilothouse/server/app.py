@@ -28,6 +28,7 @@ from .artifacts import ArtifactsFace
 from .auth import Authenticator, AuthRequest, LoopbackOnly
 from .begin import Beginning
 from .call import Call, answer
+from .checking import FACES, check_options
 from .control import ControlFace
 from .copilotkit import CopilotKitFace
 from .cross import preflight, with_headers
@@ -61,7 +62,6 @@ from .views import is_live
 logger = logging.getLogger("pilothouse.server")
 access = logging.getLogger("pilothouse.access")
 
-FACES: Final = ("agui", "control", "copilotkit", "page")
 _POLL_S: Final = 0.1
 _ONCE: Final = frozenset({b"host", b"origin", b"authorization"})
 
@@ -126,12 +126,24 @@ class Server:
         dispatcher: Dispatcher | None = None,
         work: WorkOptions | None = None,
     ) -> None:
-        if history not in ("server", "client"):
-            raise ConfigError(f"history is server or client, not {history!r}")
-        if unknown := [face for face in faces if face not in FACES]:
-            raise ConfigError(f"there is no face {unknown[0]!r}; there are {', '.join(FACES)}")
-        if isinstance(on_disconnect, Mapping) and (wrong := set(on_disconnect) - set(FACES)):
-            raise ConfigError(f"on_disconnect: there is no face {min(wrong)!r}; there are {', '.join(FACES)}")
+        check_options(
+            agents,
+            journal,
+            auth,
+            faces,
+            on_disconnect=on_disconnect,
+            when_busy=when_busy,
+            history=history,
+            auto_recover=auto_recover,
+            streams=streams,
+            limits=limits,
+            cors=cors,
+            allowed_hosts=allowed_hosts,
+            trusted_proxies=trusted_proxies,
+            error_detail=error_detail,
+            agui=agui,
+            drain_timeout=drain_timeout,
+        )
         self.clock: Clock = clock or SystemClock()
         self.limits = limits or ServerLimits()
         self.drain_timeout = drain_timeout

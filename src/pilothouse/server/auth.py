@@ -174,6 +174,8 @@ class HostUser:
     """
 
     def __init__(self, origins: Sequence[str] = ()) -> None:
+        if isinstance(origins, str):
+            raise ConfigError(f"origins must be a list of texts, got one: [{origins!r}]")
         self._origins = frozenset(origins)
 
     async def __call__(self, request: AuthRequest, /) -> Principal:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from ..errors import ConfigError
 
@@ -54,12 +55,16 @@ class ServerLimits:
     page_size: int = 200
 
 
+_ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#\sA-Z]+")
+
+
 @dataclass(frozen=True, slots=True)
 class CORS:
     """Which other origins may use the server from a browser: exact ones, or `"*"` alone.
 
     Raises:
-        ValueError: `"*"` together with credentials.
+        TypeError: one origin that is no list.
+        ValueError: `"*"` together with credentials, or what no browser calls an origin.
     """
 
     origins: tuple[str, ...]
@@ -67,6 +72,15 @@ class CORS:
     max_age: int = 600
 
     def __post_init__(self) -> None:
+        given: object = self.origins
+        if isinstance(given, str):  # each part of it would be allowed, too
+            raise TypeError(f"CORS origins are a list: ({given!r},)")
+        object.__setattr__(self, "origins", tuple(self.origins))
+        for origin in self.origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"an origin is scheme://host[:port] in lower case, without a path: not {origin!r}"
+                )
         if "*" in self.origins and (self.allow_credentials or len(self.origins) > 1):
             raise ValueError('CORS origins are exact ones or one "*", and "*" allows no credentials')
 
