@@ -454,3 +454,42 @@ async def test_files_come_from_disk_and_memory(tmp_path: Path) -> None:
             uploads.add([file, "x"])
         assert dict(uploads.items) == {}
     assert issubclass(PermanentUploadError, UploadError)
+
+
+def test_uploads_live_on_one_event_loop() -> None:
+    """AC-121 of uploads: whoever comes from another one is told so at once, and does not wait for what cannot come."""
+    store = Store(a="hold")
+
+    async def first() -> UploadController:
+        uploads = UploadController(store)
+        uploads.add(files("a"))
+        await passes()
+
+        async def elsewhere() -> None:
+            with pytest.raises(
+                UsageError, match=r"cannot upload on another event loop: use asyncio\.run_coroutine"
+            ):
+                uploads.add(files("b"))
+            with pytest.raises(UsageError, match="cannot wait on another event loop"):
+                await uploads.wait()
+            for act in (lambda: uploads.cancel("a"), uploads.abort_all, uploads.reset):
+                with pytest.raises(UsageError, match="from another thread"):
+                    act()
+            with pytest.raises(UsageError, match="from another thread"):
+                await uploads.aclose()
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        assert uploads.items["a"].status == "uploading"
+        return uploads
+
+    async def second(uploads: UploadController) -> None:
+        for use in (lambda: uploads.add(files("b")), lambda: uploads.retry("a")):
+            with pytest.raises(UsageError, match="has ended, so make an upload controller in each"):
+                use()
+        with pytest.raises(UsageError, match="has ended"):
+            await uploads.wait()
+        await uploads.aclose()
+        assert uploads.items["a"].status == "cancelled"
+
+    asyncio.run(second(asyncio.run(first())))
+    assert store.calls == ["a"]

@@ -25,13 +25,14 @@ from .aims import Regenerate, Retry
 from .attachments import parts_of
 from .extras import RunExtras
 from .forms import NO_TOOLS, TextProvider, TextRuntime, kind_of
+from .home import bound, check_on
 from .options import DEFAULTS, AgentOptions, BusyPolicy, busy_policy, merged
 from .order import Order
 from .parts import check_list, check_parts
 from .plugged import Plugged
 from .reply import Reply
 from .router import Route
-from .sending import Sender, check_on
+from .sending import Sender
 from .setup import Setup
 from .shown import Shown
 from .stage import Stage
@@ -559,18 +560,7 @@ class AgentController(Shown, Plugged):
 
     def _bind(self, action: str) -> None:
         """One event loop owns a conversation, the first that uses it (AC-121)."""
-        loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
-            raise UsageError(
-                f"cannot {action} on another event loop: "
-                + (
-                    "the one that it was used on has ended, so make a conversation in each asyncio.run()"
-                    if self._loop.is_closed()
-                    else "use asyncio.run_coroutine_threadsafe"
-                )
-            )
+        self._loop = bound(self._loop, action, "a conversation")
 
     def _check_thread(self, action: str) -> None:
         if self._loop is not None:

@@ -117,8 +117,10 @@ def check_url(result: object) -> UploadResult:
     Raises:
         PermanentUploadError: it is no https address; trying again gives the same.
     """
-    if not isinstance(result, UploadResult) or not isinstance(result.url, str):
+    if not isinstance(result, UploadResult):
         raise PermanentUploadError(f"upload() must return an UploadResult, got {type(result).__name__}")
+    if not isinstance(result.url, str):
+        raise PermanentUploadError(f"the url of an UploadResult must be str, got {type(result.url).__name__}")
     try:
         parts = urlsplit(result.url)
         host = parts.hostname

@@ -32,6 +32,7 @@ from .applying import Reading
 from .deadline import Deadline
 from .extras import Refused, RunExtras
 from .guards import check_order
+from .home import check_on
 from .options import BusyPolicy
 from .order import Order
 from .past import retold
@@ -48,20 +49,6 @@ if TYPE_CHECKING:
     Aim = Retry | Regenerate
 
 logger = logging.getLogger("pilothouse.conversation")
-
-
-def check_on(loop: asyncio.AbstractEventLoop, action: str) -> None:
-    """Refuses a caller that does not run on that loop.
-
-    Raises:
-        UsageError: it is on another thread, or on none that has a loop.
-    """
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        running = None
-    if running is not loop:
-        raise UsageError(f"cannot {action} from another thread: use loop.call_soon_threadsafe")
 
 
 class Sender:

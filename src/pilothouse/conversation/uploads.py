@@ -37,6 +37,7 @@ from .files import (
     progress_of,
     sanitized,
 )
+from .home import bound, check_on
 from .notify import Notifier
 from .options import seconds
 
@@ -115,6 +116,7 @@ class UploadController:
         self._state = UploadState.IDLE
         self._waiters: list[asyncio.Future[None]] = []
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # the first that it was used on
         self._notifier = Notifier(lambda name: self._options[name])
 
     # Reading
@@ -191,6 +193,7 @@ class UploadController:
 
     def cancel(self, id: str) -> bool:
         """Gives a file up; False if it is unknown, complete or cancelled already."""
+        self._check_thread("cancel")
         upload = self._uploads.get(id)
         if upload is None or upload.item.status in ("complete", "cancelled"):
             return False
@@ -200,6 +203,7 @@ class UploadController:
 
     def abort_all(self) -> None:
         """Cancels all that is live; results and errors stay."""
+        self._check_thread("abort")
         for upload in self._uploads.values():
             if upload.item.status in LIVE:
                 self._stop(upload, "aborted")
@@ -245,8 +249,13 @@ class UploadController:
         self._options.update(fresh)
 
     async def wait(self) -> tuple[UploadItem, ...]:
-        """Waits until nothing is under way; gives all files."""
+        """Waits until nothing is under way; gives all files.
+
+        Raises:
+            UsageError: something is under way on another event loop.
+        """
         while self.state is UploadState.UPLOADING:
+            bound(self._loop, "wait", "an upload controller")
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -281,6 +290,7 @@ class UploadController:
 
     async def aclose(self) -> None:
         """Cancels all that is live, refuses more, and waits up to `close_timeout` for what runs. Idempotent."""
+        self._check_thread("close")
         self._closed = True
         self.abort_all()
         limit = self._options["close_timeout"]
@@ -301,6 +311,11 @@ class UploadController:
             asyncio.get_running_loop()
         except RuntimeError:
             raise UsageError(f"cannot {action} without a running event loop") from None
+        self._loop = bound(self._loop, action, "an upload controller")
+
+    def _check_thread(self, action: str) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            check_on(self._loop, action)
 
     # One file
 
