@@ -10,12 +10,12 @@ import pytest
 from convkit import passes, texts
 from pilothouse.conversation.controller import AgentController
 from pilothouse.core.lifecycle import AgentState
-from pilothouse.errors import ConversationFull, ThreadBusy
+from pilothouse.errors import ConversationFull, RunUnknown, ThreadBusy
 from pilothouse.events import Cancelled, Completed
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.context import ToolContext
 from pilothouse.loop.tools import tool
-from pilothouse.testing.scripted import ScriptedProvider, call
+from pilothouse.testing.scripted import Hold, ScriptedProvider, call
 
 deployed: list[str] = []
 
@@ -182,3 +182,27 @@ async def test_a_send_that_the_journal_knows_asks_for_nothing_new() -> None:
         with pytest.raises(ConversationFull):
             await agent.send("go", id="other")
         assert texts(agent) == ["go", "one"]
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_conversation_leaves_error_once_somebody_knows(where: str) -> None:
+    """AC-122: `error` where nobody knows how the last run ended, and only as long as that is so."""
+    journal, hold = MemoryJournal(), Hold()
+    before = await conversation(journal, ["half ", hold]).open()
+    await (await before.send("go", id="r")).wait_handed_over()
+    await hold.reached()
+    await before.runs.aclose()
+    async with conversation(journal, "whole", "more") as agent, conversation(journal, "whole") as other:
+        assert (agent.state, type(agent.error)) == (AgentState.ERROR, RunUnknown)
+        states: list[str] = []
+        agent.update_options(on_state_change=lambda state: states.append(state.value))
+        run = (agent if where == "here" else other).runs.run("r")
+        await run.recover()
+        await run.wait()
+        await passes()
+        if where == "elsewhere":
+            await agent.open()
+        assert (agent.state, agent.error, states) == (AgentState.IDLE, None, ["idle"])
+        assert texts(agent) == ["go", "whole"]
+        await (await agent.send("and?")).result()
+        assert texts(agent)[2:] == ["and?", "whole" if where == "elsewhere" else "more"]

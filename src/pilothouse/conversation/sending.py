@@ -422,7 +422,7 @@ class Sender:
         here = reply.thread_id == self.thread.id
         self.carried = None
         if here:
-            self.thread.head = reply.id
+            self.thread.head, self.thread.unended = reply.id, None
         reply.commit(run)
         reply.unobserve = runs.observe(reply.id, reading.take)
         if reply.alive():

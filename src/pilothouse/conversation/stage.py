@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ..cancel import LEAVING
 from ..contracts import GatePoint, Host
 from ..core.lifecycle import AgentState, Input, step
+from ..errors import RunUnknown
 from ..events import Cancelled, Completed, Outcome, Truncated
 from ..messages import Message
 from .notify import CHUNK, Notifier
@@ -155,6 +156,12 @@ class Stage:
             self.state = AgentState.ERROR
             self.tell_state()
         self.error = error
+
+    def found(self) -> None:
+        """Somebody knows by now: the run was taken up again, or left at that."""
+        if isinstance(self.error, RunUnknown) and self.change(Input.ABORT):
+            self.error = None
+            self.tell_state()
 
     def forget(self, reply: Reply) -> None:
         """The send is over for the conversation."""

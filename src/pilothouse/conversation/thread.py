@@ -33,7 +33,7 @@ class Thread:
         head: the run that the next one hangs on.
         base: a history without runs, recorded with the first one.
         leftover: steering that the head run did not take (AC-132).
-        unended: the head, where it was loaded while somebody else's send made it.
+        unended: the last fact that was seen of a head that had no end then.
     """
 
     __slots__ = ("base", "fresh", "head", "id", "leftover", "opened", "setup", "unended")
@@ -43,7 +43,7 @@ class Thread:
         self.id = thread_id or setup.new_id()
         self.fresh = self.opened = thread_id is None
         self.head: str | None = None
-        self.unended: str | None = None
+        self.unended: int | None = None
         self.base: tuple[Message, ...] = ()
         self.leftover: tuple[Leftover, ...] = ()
 
@@ -56,7 +56,7 @@ class Thread:
 
     def begin(self, base: tuple[Message, ...]) -> bool:
         """Another conversation begins; True if it needs, and has got, a new thread."""
-        self.base, self.head, self.leftover = base, None, ()
+        self.base, self.head, self.leftover, self.unended = base, None, (), None
         if self.fresh:
             return False
         self.id = self.setup.new_id()
@@ -162,10 +162,13 @@ class Thread:
         """
         runs = self.setup.runs
         head = await runs.thread_head(self.id)
-        if head is None or (head == self.head and head != self.unended and not again):
+        seen = head == self.head and not again
+        if head is None or (seen and self.unended is None):
+            return
+        view = await runs.inspect(head)
+        if seen and view.last_seq == self.unended:
             return
         path = await runs.history(head)
-        view = await runs.inspect(head)
         last = Reply(sender, head, self.id)
         over = view.outcome is not None or view.status == "unknown"
         if over:
@@ -176,10 +179,13 @@ class Thread:
             from .entering import load
 
             await load(sender, Parent(head))
-        self.head, self.fresh, self.unended = head, False, None if over else head
+        self.head, self.fresh = head, False
+        self.unended = view.last_seq if view.outcome is None else None
         stage.show(tuple([entry.message for entry in path if entry.complete]), last if over else None)
         if view.status == "unknown" and view.outcome is None:
             stage.lost(RunUnknown(head, view.unknown.cause if view.unknown else ""))
+        else:
+            stage.found()
         stage.tell()
 
     def _begin(self, reply: Reply, path: Sequence[HistoryMessage]) -> None:
