@@ -1,4 +1,4 @@
-"""A stop that can be asked for from any thread and observed in any style (contracts.CancelToken); what is no failure."""
+"""Stops, threads and loops: a stop that any thread may ask for (contracts.CancelToken), what is no failure, whose loop it is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Any, Final
+
+from .errors import UsageError
 
 logger = logging.getLogger("pilothouse")
 
@@ -29,6 +31,39 @@ def is_closing(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return asyncio.current_task() is not task
     except RuntimeError:  # no loop runs any more
         return True
+
+
+def check_on(loop: asyncio.AbstractEventLoop, action: str) -> None:
+    """Refuses a caller that does not run on that loop.
+
+    Raises:
+        UsageError: it is on another thread, or on none that has a loop.
+    """
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not loop:
+        raise UsageError(f"cannot {action} from another thread: use loop.call_soon_threadsafe")
+
+
+def bound(known: asyncio.AbstractEventLoop | None, action: str, what: str) -> asyncio.AbstractEventLoop:
+    """The loop that owns something: the first that used it, which must be the running one (AC-121).
+
+    Raises:
+        UsageError: another one runs.
+    """
+    loop = asyncio.get_running_loop()
+    if known is None or known is loop:
+        return loop
+    raise UsageError(
+        f"cannot {action} on another event loop: "
+        + (
+            f"the one that it was used on has ended, so make {what} in each asyncio.run()"
+            if known.is_closed()
+            else "use asyncio.run_coroutine_threadsafe"
+        )
+    )
 
 
 class Token:

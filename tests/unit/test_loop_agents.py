@@ -402,3 +402,63 @@ async def test_a_run_that_is_taken_up_again_stands_where_it_stood() -> None:
         assert (await last.wait()).outcome == Completed()
         count = len((await after.catalog_runs()).items)
     assert count == DEEPEST + 1  # the first one, and eight below it
+
+
+async def test_a_stop_after_a_crash_reaches_the_run_that_waits_below() -> None:
+    """Promise 3, RC-53: nobody enters the call again, so what it had begun is stopped with its parent; nothing runs later."""
+    deployed: list[str] = []
+    journal = MemoryJournal()
+
+    @tool(approval=True)
+    async def deploy() -> str:
+        """Deploys."""
+        deployed.append("!")
+        return "deployed"
+
+    def process(first: bool) -> tuple[RunController, RunController]:
+        script = [call("deploy", call_id="d")] if first else "nobody asked"
+        children = RunController(
+            AgentLoop(ScriptedProvider(script), tools=[deploy]), "children", journal=journal
+        )
+        made = agent_tool(children, name="scout", description="Looks around.")
+        parent = AgentLoop(ScriptedProvider(TASK if first else "nobody asked"), tools=[made])
+        return RunController(parent, "parents", journal=journal), children
+
+    parents, children = process(True)
+    await parents.start(spec("p"))
+    while not await children.has_run("p.s") or (await children.inspect("p.s")).status != "waiting":
+        await asyncio.sleep(0)
+    await parents.aclose()
+    await children.aclose()
+    parents, children = process(False)
+    async with children, parents:
+        await parents.cancel("p", "enough")
+        assert (await parents.run("p").wait()).outcome == Cancelled("enough")
+        (end,) = [r.fact for r in await parents.events("p") if isinstance(r.fact, CallFinished)]
+        assert end.outcome == "unknown"  # it was entered, so nobody can say that it was not run
+        below = await asyncio.wait_for(children.run("p.s").wait(), 10)
+        assert below.outcome == Cancelled("parent", "parent")
+        assert below.view.requests == ()
+    assert deployed == []
+
+
+async def test_of_a_call_that_was_entered_nobody_says_that_it_was_not_run() -> None:
+    """RC-27, EF table: also not where the run is stopped before its second attempt."""
+    entered: list[int] = []
+
+    @tool(effect="idempotent")
+    async def put(n: int) -> str:
+        """Puts."""
+        entered.append(n)
+        return "put"
+
+    whole = LoopRig(AgentLoop(ScriptedProvider([call("put", {"n": 1})], "done"), tools=[put]))
+    await whole.run()
+    cut = next(at for at, fact in enumerate(whole.facts) if fact.kind == "call_started") + 1
+    again = LoopRig(AgentLoop(ScriptedProvider("done"), tools=[put]), records=whole.records[:cut])
+    again.port.cancel("enough")
+    assert await again.resume() == Cancelled("enough")
+    (end,) = again.of(CallFinished)
+    assert end.outcome == "unknown"
+    assert "not run" not in end.content[0].text
+    assert entered == [1]

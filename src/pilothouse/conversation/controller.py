@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast, final
 
 import msgspec
 
+from ..cancel import bound, check_on
 from ..clock import SystemClock, within
 from ..contracts import Clock, Host, Journal, Provider, Runtime
 from ..core.lifecycle import AgentState, Input
@@ -25,7 +26,6 @@ from .aims import Regenerate, Retry
 from .attachments import parts_of
 from .extras import RunExtras
 from .forms import NO_TOOLS, TextProvider, TextRuntime, kind_of
-from .home import bound, check_on
 from .options import DEFAULTS, AgentOptions, BusyPolicy, busy_policy, merged
 from .order import Order
 from .parts import check_list, check_parts

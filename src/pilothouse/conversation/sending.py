@@ -14,6 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, ref
 
+from ..cancel import check_on
 from ..clock import within
 from ..errors import (
     AgentBusy,
@@ -32,7 +33,6 @@ from .applying import Reading
 from .deadline import Deadline
 from .extras import Refused, RunExtras
 from .guards import check_order
-from .home import check_on
 from .options import BusyPolicy
 from .order import Order
 from .past import retold

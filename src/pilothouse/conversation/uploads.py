@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Self, final
 
-from ..cancel import ENDING, LEAVING, Token, is_closing
+from ..cancel import ENDING, LEAVING, Token, bound, check_on, is_closing
 from ..clock import SystemClock, wait_any, within
 from ..contracts import Clock, Host
 from ..errors import AgentClosed, ConfigError, PermanentUploadError, UploadError, UsageError
@@ -37,7 +37,6 @@ from .files import (
     progress_of,
     sanitized,
 )
-from .home import bound, check_on
 from .notify import Notifier
 from .options import seconds
 

@@ -9,14 +9,15 @@ in the context they stand in call order, whatever the order in which they ended.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import Final, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from msgspec.structs import replace
 
-from ..core.calls import NOT_RUN_TEXT, REPEATABLE, result_message, text_parts
+from ..core.calls import NOT_RUN_TEXT, REPEATABLE, result_message, settle, text_parts
 from ..events import CallFinished, CallHeartbeat, Noted, RequestClosed
 from ..messages import Message, ToolCall
 from .admission import Admission
@@ -36,6 +37,11 @@ from .tool_host import ToolHost
 from .waiting import Wakeup
 from .work import Work
 from .yielding import YieldWatch
+
+if TYPE_CHECKING:
+    from ..core.calls import CallState
+
+logger: Final = logging.getLogger("pilothouse.loop")
 
 SHIELD: Final = 5.0
 """Seconds that writing results may take after the run's task was cancelled from outside (LP-46)."""
@@ -66,6 +72,7 @@ class Phase:
         self._watch = YieldWatch(work.plan.config, work.port.commands, work.clock, self._yield)
         self._ready: list[Item] = []  # those that may start, in call order
         self._running: list[Running] = []
+        self._elsewhere: list[Coroutine[Any, Any, None]] = []  # stops of what earlier attempts have begun
         self._alarm = Alarm(work.clock, self._next_due, self._wakeup.ring)
         self._admission = Admission(work, tool_host, self._asks, self._wakeup, self._refuse)
         # For all batches: what rings between two of them only lets the next one look around once more.
@@ -126,6 +133,8 @@ class Phase:
                     with self._work.time.idle():
                         await self._wakeup.wait()
                 await self._collect()
+        if self._elsewhere:
+            await self._stop_elsewhere()
 
     # Before the start
 
@@ -222,7 +231,7 @@ class Phase:
         if work.scope.cancelled:  # stopped while the intents were written: none is entered, so none has run
             for item in chosen:
                 self._tool_host.resources.give_back(item.frozen.resource)
-                self._finish(_not_run(item.call, work.scope.reason, item.attempt))
+                self._drop(item, item.attempt)
             return
         for item in chosen:
             self._running.append(self._admission.enter(item, yielding=self._watch.fired))
@@ -382,11 +391,31 @@ class Phase:
         dropped = [item for item, _ in self._asks.drop_all()]
         for item in [*self._ready, *dropped]:
             if not self._work.shut_down:  # what is only left may still run after a recovery
-                self._finish(_not_run(item.call, scope.reason, item.attempt - 1))
+                self._drop(item, item.attempt - 1)
         self._ready = []
         grace_until = clock.monotonic() + self._work.plan.config.cancel_grace
         for running in self._running:
             running.ask(scope.source or "user", grace_until)
+
+    def _drop(self, item: Item, attempt: int) -> None:
+        """A call that is not entered any more. That it was not run can be said of one that never was entered (RC-27)."""
+        call, reason = item.call, self._work.scope.reason
+        if item.attempt == 1:
+            text = text_parts(NOT_RUN_TEXT)
+            self._finish(CallFinished(call.call_id, "cancelled", text, True, reason, attempt=attempt))
+            return
+        known = cast("CallState", self._work.port.state.calls[call.call_id])
+        self._finish(settle(known, reason, by="runtime"))
+        if (stop := item.frozen.tool.stop) is not None:
+            self._elsewhere.append(stop(self._work.run_id, call.call_id, reason))
+
+    async def _stop_elsewhere(self) -> None:
+        """What calls of an earlier process have begun is stopped, too, within bounds."""
+        stops, self._elsewhere = self._elsewhere, []
+        async with asyncio.timeout(SHIELD):
+            for failed in await asyncio.gather(*stops, return_exceptions=True):
+                if isinstance(failed, Exception):
+                    logger.error("what a call had begun was not stopped", exc_info=failed)
 
     async def _wind_up(self) -> None:
         """The run's task was cancelled from outside: results of what runs are still written, within bounds (LP-46)."""
@@ -408,10 +437,6 @@ def _by_index(item: Item) -> int:
 def _steered(call: ToolCall, attempt: int) -> CallFinished:
     text = text_parts("This call was not run: the user sent a message.")
     return CallFinished(call.call_id, "cancelled", text, True, "steering", attempt=attempt)
-
-
-def _not_run(call: ToolCall, reason: str, attempt: int) -> CallFinished:
-    return CallFinished(call.call_id, "cancelled", text_parts(NOT_RUN_TEXT), True, reason, attempt=attempt)
 
 
 __all__ = ["Phase", "Ready"]

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,6 +127,8 @@ def agent_tool(
             records, outcome = await _durable(agent, spec, ctx)
         return _result(name, records, outcome)
 
+    if not isinstance(agent, AgentLoop):
+        delegate.stop = partial(_stop_left, agent)
     return delegate
 
 
@@ -268,6 +271,13 @@ async def _stop(runs: RunController, run: Run, ctx: ToolContext[Any]) -> None:
     await asyncio.shield(runs.cancel(run.id, ctx.cancelled.reason or "parent", source="parent"))
     result = await run.wait()
     _charge(ctx, result.view.usage)
+
+
+async def _stop_left(runs: RunController, parent_id: str, call_id: str, _: str) -> None:
+    """Stops a run whose parent was stopped after a crash, and so does not wait for it any more."""
+    run_id = _id_of(parent_id, call_id)
+    if await runs.has_run(run_id):
+        await runs.cancel(run_id, "parent", source="parent")
 
 
 async def _listen(runs: RunController, run_id: str, voice: _Voice) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, final, overload
 
@@ -104,6 +104,7 @@ class Tool:
         self.prepare = prepare
         self.reconcile = reconcile
         self.external = False
+        self.stop: Stop | None = None
         self.overrules: Callable[[], bool] | None = None
         self.pin = ""
         self.about: Mapping[str, JSON] = {}
@@ -162,6 +163,9 @@ class Tool:
         given = {**values, self.context_name: context}
         return lambda: self.function(**given)
 
+
+Stop: TypeAlias = Callable[[str, str, str], Coroutine[Any, Any, None]]
+"""Stops what a call has begun elsewhere, where nobody enters the call again: (run id, call id, reason)."""
 
 ToolLike: TypeAlias = Tool | Callable[..., Any]
 

@@ -167,7 +167,7 @@ class RecordedRun:
             return _result(results.get(current_call().call_id))
 
         played.function, played.is_async = play, True
-        played.reconcile = None
+        played.reconcile = played.stop = None
         return played
 
 
