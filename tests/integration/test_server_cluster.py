@@ -10,6 +10,7 @@ import pytest
 from asgikit import Connection, ask, run_input
 from controlkit import Number, Told
 from pilothouse import AgentController, tool
+from pilothouse.errors import OwnedElsewhere
 from pilothouse.journal import MemoryJournal
 from pilothouse.runs.timing import RunTiming
 from pilothouse.server.app import Server
@@ -162,3 +163,40 @@ async def test_a_run_is_stopped_and_approved_through_any_node(cluster: Cluster) 
     assert stopped.status == 200, stopped.body
     view = (await ask(two, "GET", f"/v1/runs/{run_id}")).json()
     assert view["status"] == "cancelled"
+
+
+async def test_a_clients_state_reaches_the_thread_wherever_its_run_is_driven(cluster: Cluster) -> None:
+    """SV-107, TC-120 at another node, of an agent with nothing plugged in: it is on the record, and told."""
+
+    def made(_context: object) -> AgentController:
+        return AgentController(ScriptedProvider("done", repeat=True))
+
+    web = await cluster.node(made)
+    await cluster.node(made, works=True)
+    seen = await ask(web, "POST", "/agui", {**run_input("t", "r1", "hi"), "state": {"a": 1}})
+    assert seen.types[-1] == "RUN_FINISHED"
+    assert [event["snapshot"] for event in seen.events if event["type"] == "STATE_SNAPSHOT"] == [{"a": 1}]
+    records = (await cluster.journal.read("r1")).records
+    assert [item.fact.data for item in records if getattr(item.fact, "name", "") == "pilothouse/state"] == [
+        {"delta": [{"op": "add", "path": "/a", "value": 1}]}
+    ]
+
+
+async def test_the_host_is_told_that_a_run_elsewhere_takes_no_change_of_the_state(cluster: Cluster) -> None:
+    """TC-122 at another node: refused by name, and not lost without a word."""
+    hold, conversations = Hold(), []
+
+    def asked(_context: object) -> AgentController:
+        conversations.append(AgentController(ScriptedProvider()))
+        return conversations[-1]
+
+    web = await cluster.node(asked)
+    await cluster.node(lambda _context: AgentController(ScriptedProvider(["x", hold])), works=True)
+    async with Connection(web, "POST", "/agui", json_body=run_input("t", "r1", "go")) as seen:
+        await hold.reached()
+        reply = conversations[-1].reply
+        with pytest.raises(OwnedElsewhere, match="another process drives it"):
+            reply.update_state({"a": 1})
+        hold.release()
+        await seen.ended()
+    assert seen.types[-1] == "RUN_FINISHED"

@@ -11,7 +11,7 @@ import pytest
 
 from clocks import MachineClock
 from pilothouse.commands import Answer, Command, InputAnswer, Request
-from pilothouse.errors import InvalidSpec, RecoveryMismatch, UsageError
+from pilothouse.errors import InvalidSpec, OwnedElsewhere, RecordRefused, RecoveryMismatch, UsageError
 from pilothouse.events import (
     Cancelled,
     Completed,
@@ -123,6 +123,30 @@ async def test_equal_starts_on_two_nodes_are_one_run(cluster: Cluster) -> None:
     assert sorted([first.reopened, second.reopened]) == [False, True]
     await first.wait(timeout=20)
     assert worker.runtime.runs == ["r1"]
+
+
+async def test_what_only_the_driving_process_can_do_is_refused_by_its_name_elsewhere(
+    cluster: Cluster,
+) -> None:
+    """RC-83: a pause that would hold nothing, and a note that could not be stored, are told; neither changes the run."""
+    web = await cluster.web()
+    hold = Hold()
+    worker = await cluster.worker(TurnStarted(1), hold, *END)
+    run = await web.start(spec())
+    async with web.stream("r1") as items:
+        await anext(aiter(items))
+        with pytest.raises(OwnedElsewhere, match="cannot control run r1 because another process drives it"):
+            run.pause()
+        with pytest.raises(OwnedElsewhere, match="cannot control run r1 because"):
+            await web.note("r1", Noted("test/note", None))
+    worker.run("r1").pause()
+    worker.run("r1").resume()
+    hold.release()
+    assert (await run.wait(timeout=20)).outcome == Completed()
+    run.pause()  # an honest race: there is nothing to hold any more
+    with pytest.raises(RecordRefused) as refused:
+        await web.note("r1", Noted("test/note", None))
+    assert refused.value.code == "ended"
 
 
 async def test_while_nobody_works_a_run_is_queued(cluster: Cluster) -> None:

@@ -126,8 +126,10 @@ async def extensions(sender: Sender, reply: Reply, order: Order) -> dict[str, JS
         found[REQUEST] = reply.around.given
         if setup.composition is not None and (base := await setup.composition.states.base(journal)):
             found[BASE] = base
-    if reply.patch:
-        found[NOTE] = await patch_for(journal, reply.patch)
+    # Where the run may be driven elsewhere, what comes later than this could not reach its first append.
+    patch = reply.take_patch() if setup.runs.may_move else reply.patch
+    if patch:
+        found[NOTE] = await patch_for(journal, patch)
     return found
 
 

@@ -349,6 +349,7 @@ class Reply:
         Raises:
             UsageError: the patch is no JSON object, is too large, or changes a key that belongs to an AI controller.
             DeadReply: the send is over.
+            OwnedElsewhere: another process drives it: its tools change the state there, the host with the next send.
         """
         sender = self._sender
         if sender is None:

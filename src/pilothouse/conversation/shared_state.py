@@ -16,7 +16,7 @@ import msgspec
 from ..core.canonical import NotJSON, encode
 from ..core.jsonpatch import PatchError
 from ..core.state_notes import NOTE, escaped, noted
-from ..errors import DeadReply, RecordRefused, UsageError
+from ..errors import DeadReply, OwnedElsewhere, RecordRefused, UsageError
 from ..events import Noted
 from ..messages import JSON
 
@@ -116,12 +116,14 @@ def update(sender: Sender, reply: Reply, patch: Mapping[str, JSON]) -> None:
     """Changes the shared state for a send (`Reply.update_state`); from any thread, never waits.
 
     Raises:
-        UsageError: the patch cannot be, or the run is over.
+        UsageError: the patch cannot be, or the run is over, or goes on in another process.
     """
     composition = sender.setup.composition
     found = checked(patch, () if composition is None else composition.by_key)
     if reply.outcome is not None or reply.over:
         raise DeadReply(reply.id)
+    if sender.setup.runs.is_elsewhere(reply.id):
+        raise OwnedElsewhere(reply.id, "another process")
     if reply.add_patch(found):  # before the first append of the run
         return
     from ..loop.context import current
@@ -156,6 +158,8 @@ async def _write(sender: Sender, reply: Reply, patch: Mapping[str, JSON]) -> Non
         await sender.setup.runs.note(reply.id, note_of(patch))
     except RecordRefused as error:
         logger.warning("a change of the shared state by reply %s came too late: %s", reply.id, error.code)
+    except OwnedElsewhere as error:
+        logger.warning("a change of the shared state was not made, give it with the next send: %s", error)
 
 
 __all__ = ["GONE", "SharedState", "checked", "note_of", "update"]

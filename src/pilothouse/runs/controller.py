@@ -321,6 +321,15 @@ class RunController:
         else:
             live.gate.open()
 
+    def is_elsewhere(self, run_id: str) -> bool:
+        """Whether the run is shown here and goes on in another process, or waits for one; no I/O."""
+        return self._live(run_id) is None and self._fleet.mirror(run_id) is not None
+
+    @property
+    def may_move(self) -> bool:
+        """Whether what is started here may be driven by another process."""
+        return self._fleet.moving
+
     # Commanding
 
     async def command(self, command: Command, *, timeout: float | None = None) -> Ack:
@@ -344,12 +353,17 @@ class RunController:
         """Records a remark on a run that is live here, in the name of its runtime.
 
         Raises:
-            RecordRefused: it has ended, or is not driven here.
+            RecordRefused: it has ended.
+            OwnedElsewhere: it has not, and is not driven here.
         """
         live = self._live(run_id)
-        if live is None or live.port is None:
+        if live is not None and live.port is not None:
+            await live.port.record(note)
+            return
+        head = await self._fleet.journal.head(run_id)
+        if head is None or head.summary.state == "terminal":
             raise RecordRefused("ended")
-        await live.port.record(note)
+        raise OwnedElsewhere(run_id, head.owner or "nobody")
 
     @property
     def limits(self) -> RunLimits:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, final
 
 from ..commands import Ack, Allow, Answer, Command, Deny, FollowUp, Resolution, Steer, StopSource
 from ..contracts import GatePoint
+from ..errors import OwnedElsewhere
 from ..messages import JSON, UNSET, Message, Unset, user_message
 from ..records import Accept, HistoryMessage, Record, RunResult, RunView, StatusAnswer
 from .follow import Follower
@@ -131,7 +132,15 @@ class Run:
         return await self._controller.command(command)
 
     def pause(self, *points: GatePoint) -> None:
-        """Shuts these gates of the run (all if none is named); memory of this process, never a fact (RC-83)."""
+        """Shuts these gates of the run (all if none is named); memory of the process that drives it, never a fact (RC-83).
+
+        Where no run lives, nothing is held: one that has ended, or that a process drives which this one does not see.
+
+        Raises:
+            OwnedElsewhere: it goes on in another process, or waits for one: pause it there, or stop it from anywhere.
+        """
+        if self._controller.is_elsewhere(self.id):
+            raise OwnedElsewhere(self.id, "another process")
         self._controller.gate(self.id, shut=points or ("request", "call", "read"))
 
     def resume(self) -> None:

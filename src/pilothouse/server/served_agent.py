@@ -23,6 +23,7 @@ from ..conversation.options import BusyPolicy
 from ..conversation.reply import Reply
 from ..conversation.router import RuntimeRouter
 from ..core.jsonpatch import equal
+from ..core.state_notes import NOTE as STATE
 from ..errors import ConfigError, InvalidSpec
 from ..loop.agent import AgentLoop
 from ..loop.ready_tools import external_tool
@@ -138,7 +139,8 @@ class ServedAgent:
 
     async def _take_up(self, spec: RunSpec) -> None:
         """A run of an earlier process goes on: its thread's conversation is there while it does (TC-115)."""
-        if not self._template.plugged and not getattr(self._template.runtime, "tool_names", ()):
+        plain = not self._template.plugged and not getattr(self._template.runtime, "tool_names", ())
+        if plain and STATE not in spec.extensions:
             return
         thread_id, run_id = spec.thread_id, spec.run_id
         self._using[thread_id] = self._using.get(thread_id, 0) + 1
