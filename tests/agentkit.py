@@ -364,9 +364,8 @@ class Minimal(Published):
         return op
 
     def _start(self, message: str | None, cut: int | None = None) -> Operation:
-        loop = asyncio.get_running_loop()
         number, self._runs = str(self._runs), self._runs + 1
-        attempt = Attempt(f"run{number}", Operation(loop, f"run{number}"))
+        attempt = Attempt(f"run{number}")
         with self._surface.batch():
             if cut is not None:
                 self._surface.display.cut(cut)

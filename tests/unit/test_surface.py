@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 
 import pytest
 
 from pilothouse.agent_contracts import Agent
 from pilothouse.agents import LocalAgent
-from pilothouse.agents.operation import Operation
 from pilothouse.agents.surface import Attempt, Surface
 from pilothouse.core.agui.reduce import Reducer
 from pilothouse.remote import AGUIAgent
@@ -20,8 +18,7 @@ async def test_the_end_of_another_attempt_touches_nothing() -> None:
     """AG-43, §3.16: run A was stopped, run B lives, A's end arrives, twice."""
     clock = StepClock()
     surface = Surface("x", clock, Reducer(clock.monotonic))
-    loop = asyncio.get_running_loop()
-    first, second = (Attempt(name, Operation(loop, name)) for name in "ab")
+    first, second = (Attempt(name) for name in "ab")
     with surface.batch():
         surface.admit(first)
     surface.end(first, "aborted")

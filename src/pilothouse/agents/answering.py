@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import final
 
 from ..commands import TERMINATE, Answer, Command, ExternalResult, Request, Resolution
 from ..conversation.controller import AgentController
 from ..core.interrupts import Step
 from ..errors import PilothouseError, UsageError
-from ..loop.jsonschema import problems_of
 from ..messages import JSON, Text
 from ..runs.controller import random_id
 from .answers import interrupt_of, resolution_of
 from .following import Followed, Follower
-from .given import WENT_ON
+from .given import WENT_ON, Submission
 from .operation import Operation
-from .submissions import Submission
 from .surface import Attempt, Surface
 
 logger = logging.getLogger("pilothouse.agents")
@@ -37,8 +33,7 @@ class Answerer:
     def resume(self, given: Submission) -> Operation:
         """Answers the open batch: each item is an answer command of the run (AG-141)."""
         book, follow = self._surface.book, self._follower.shown
-        now = datetime.fromtimestamp(self._surface.clock.time_ms() / 1000, UTC)
-        answers = book.check(given.resume, now=now, generation=given.generation, problems_of=problems_of)
+        answers = given.answers_to(self._surface)
         assert follow is not None
         requests = follow.telling.state.requests
         prefix = random_id()[:16]
@@ -57,18 +52,15 @@ class Answerer:
         """Gives results of client tools, by request id, to the run that waits for them."""
         follow = self._follower.shown
         assert follow is not None
-        return self._go_on(
-            follow,
-            [
-                _external(follow.run_id, name, result, terminate=terminate)
-                for name, result in outcomes.items()
-            ],
-        )
+        commands = [
+            _answer(follow.run_id, f"external:{name}", name, result, terminate=terminate)
+            for name, result in outcomes.items()
+        ]
+        return self._go_on(follow, commands)
 
     def _go_on(self, follow: Followed, commands: Sequence[Command]) -> Operation:
         """Goes on with a waiting run."""
-        loop = asyncio.get_running_loop()
-        attempt = follow.attempt = Attempt(follow.run_id, Operation(loop, follow.run_id))
+        attempt = follow.attempt = Attempt(follow.run_id)
         with self._surface.batch():
             self._surface.book.step_if(Step.SENT)
             self._surface.admit(attempt, continues=True)
@@ -108,29 +100,20 @@ class Answerer:
         if follow is None:
             return
         for request in requests:
-            result = ExternalResult((Text(WENT_ON),), is_error=True)
+            result, name = ExternalResult((Text(WENT_ON),), is_error=True), request.id
+            command = _answer(follow.run_id, f"external:{name}", name, result, terminate=True)
             try:
-                await self._controller.runs.command(
-                    _external(follow.run_id, request.id, result, terminate=True)
-                )
+                await self._controller.runs.command(command)
             except PilothouseError as error:
                 logger.warning("open call %s was not settled: %s", request.call_id, error)
         await self._follower.end_of(follow)
 
 
 def _answer(
-    run_id: str,
-    command_id: str,
-    request_id: str,
-    resolution: Resolution,
-    more: Mapping[str, JSON] | None = None,
+    run_id: str, command_id: str, request_id: str, resolution: Resolution, *, terminate: bool = False
 ) -> Command:
-    return Command(command_id[:190], run_id, Answer(request_id, resolution), dict(more or {}))
-
-
-def _external(run_id: str, request_id: str, result: ExternalResult, *, terminate: bool) -> Command:
-    more = {TERMINATE: True} if terminate else None
-    return _answer(run_id, f"external:{request_id}", request_id, result, more)
+    extensions: dict[str, JSON] = {TERMINATE: True} if terminate else {}
+    return Command(command_id[:190], run_id, Answer(request_id, resolution), extensions)
 
 
 __all__ = ["Answerer"]

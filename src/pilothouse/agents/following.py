@@ -19,7 +19,6 @@ from .answers import interrupt_of
 from .failures import failed, unknown, unreadable
 from .history import History
 from .localtools import LocalTools
-from .operation import Operation
 from .source import LocalSource
 from .surface import Attempt, Surface
 from .telling import Telling, told_history, told_message
@@ -114,10 +113,9 @@ class Follower:
 
     def join(self, run_id: str) -> asyncio.Event | None:
         """Follows a run that somebody else started; the event: what is known of it so far is shown."""
-        loop = self._surface.tasks.loop
-        if self._surface.tasks.closed or loop is None:
+        if self._surface.tasks.closed:
             return None
-        attempt, caught_up = Attempt(run_id, Operation(loop, run_id)), asyncio.Event()
+        attempt, caught_up = Attempt(run_id), asyncio.Event()
         with self._surface.batch():
             self.give_way()
             self._surface.admit(attempt, continues=True)
@@ -246,9 +244,7 @@ class Follower:
 
     def _goes_on(self, follow: Followed) -> None:
         """Somebody else answered: the run works again."""
-        loop = self._surface.tasks.loop
-        assert loop is not None
-        follow.attempt = Attempt(follow.run_id, Operation(loop, follow.run_id))
+        follow.attempt = Attempt(follow.run_id)
         self._surface.book.step_if(Step.CLOSED)
         self._tools.asked = ()
         self._surface.admit(follow.attempt, continues=True)

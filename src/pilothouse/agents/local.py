@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from ..agent_errors import RecoveryRequired, UnsupportedOption
 from ..clock import SystemClock
-from ..commands import ExternalResult
 from ..contracts import CancelToken, Clock
 from ..conversation.controller import AgentController
 from ..conversation.extras import RunExtras
@@ -28,7 +27,7 @@ from ..records import Parent
 from ..runs.controller import random_id
 from .answering import Answerer
 from .following import Follower
-from .given import checked_parts, checked_policy, checked_state, target_of
+from .given import Submission, Submissions, checked_parts, checked_policy, checked_state, target_of
 from .history import History
 from .localtools import LocalTools
 from .observing import Observer
@@ -37,7 +36,6 @@ from .sending import Sender
 from .source import LocalSource
 from .steering import Steerer
 from .stopping import Stopper
-from .submissions import Submission, Submissions
 from .surface import Published, Surface
 from .thread import Thread
 
@@ -80,7 +78,9 @@ class LocalAgent(Published):
         super().__init__(surface)
         history = History(controller.runs, surface)
         self.history, self.checkpoints = history.history, history.checkpoints
-        tools = self.client_tools = LocalTools(surface, self._hand_over)
+        tools = self.client_tools = LocalTools(
+            surface, lambda results, terminate: self._answerer.hand_over(results, terminate=terminate)
+        )
         follower = Follower(controller, surface, source, tools, history)
         answerer = Answerer(controller, surface, follower)
         thread = Thread(controller, surface, follower, history)
@@ -180,9 +180,6 @@ class LocalAgent(Published):
         if given.parts is not None or given.patch:
             raise UnsupportedOption("a message or state beside resume", self.name, "answer first, then send")
         return self._answerer.resume(given)
-
-    def _hand_over(self, outcomes: Mapping[str, ExternalResult], *, terminate: bool) -> Operation:
-        return self._answerer.hand_over(outcomes, terminate=terminate)
 
     def _send(self, given: Submission) -> Operation:
         surface, when_busy, parts = self._surface, given.when_busy, given.parts

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Protocol, final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import final
 
 import msgspec
 
 from ..commands import ExternalResult, Request
 from ..errors import InvalidTarget, UsageError
-from ..messages import JSON, Text, ToolSpec
+from ..messages import Text, ToolSpec
 from ..projection import AgentToolCall, Err, Ok, ToolOutcome
 from .operation import Later, Operation
 from .signals import Cell
 from .surface import Surface
 
 
-class HandOver(Protocol):
-    """Gives results, by request id, to the run that waits for them."""
-
-    def __call__(self, outcomes: Mapping[str, ExternalResult], /, *, terminate: bool) -> Operation:
-        """`terminate`: without another model request, if nothing else is open."""
-        ...
-
-
-def as_text(value: JSON) -> str:
-    """A value as the model reads it: a text as it is, anything else as JSON."""
+def text_of(result: ToolOutcome) -> str:
+    """A result as the model reads it: a text as it is, anything else as JSON."""
+    value = result.message if isinstance(result, Err) else result.value
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -54,16 +47,22 @@ def checked_catalog(specs: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
 class LocalTools:
     """`client_tools` of a `LocalAgent`.
 
+    Args:
+        give: gives results, by request id, to the run that waits for them; True: without another model request, if
+            nothing else is open.
+
     Attributes:
         pending: calls that wait for the host.
         catalog: what is offered to runs that begin from now on.
     """
 
-    def __init__(self, surface: Surface, hand_over: HandOver) -> None:
+    def __init__(
+        self, surface: Surface, give: Callable[[Mapping[str, ExternalResult], bool], Operation]
+    ) -> None:
         self.pending: Cell[tuple[AgentToolCall, ...]] = Cell(surface.hub, (), "client_tools.pending")
         self.catalog: tuple[ToolSpec, ...] = ()
         self._surface = surface
-        self._give = hand_over
+        self._give = give
         self._open: tuple[Request, ...] = ()
         self._staged: dict[str, ExternalResult] = {}  # request id -> its result
 
@@ -116,8 +115,7 @@ class LocalTools:
             return  # settled before
         if request.id in self._staged:
             return
-        text = result.message if isinstance(result, Err) else as_text(result.value)
-        self._staged[request.id] = ExternalResult((Text(text),), is_error=isinstance(result, Err))
+        self._staged[request.id] = ExternalResult((Text(text_of(result)),), is_error=isinstance(result, Err))
         with self._surface.batch():
             value = result.value if isinstance(result, Ok) else result.message
             error = result.message if isinstance(result, Err) else None
@@ -143,7 +141,7 @@ class LocalTools:
         if not staged:
             return None
         self._open = tuple([item for item in self._open if item.id not in staged])
-        return self._give(staged, terminate=terminate)
+        return self._give(staged, terminate)
 
 
-__all__ = ["LocalTools", "as_text", "checked_catalog"]
+__all__ = ["LocalTools", "checked_catalog", "text_of"]

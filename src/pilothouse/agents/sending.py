@@ -87,7 +87,7 @@ class Sender:
 
         `anew`: it does not hang on what is shown, of which `cut` messages stay.
         """
-        send = Send(run_id, Operation(asyncio.get_running_loop(), run_id), message_id)
+        send = Send(run_id, message_id)
         waits = policy == "queue"
         with self._surface.batch():
             if not waits:

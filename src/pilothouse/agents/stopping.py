@@ -73,12 +73,12 @@ class Stopper:
             surface.stopping.set(True)
         follow = follower.stop(attempt)
         follower.captured = True
-        left = list(follower.left)  # whose place nothing takes now
-        asked: list[tuple[str, Attempt | None]] = [(other.run_id, other) for other in left]
+        asked: list[tuple[str, Attempt | None]] = []
         if attempt is not None:
-            asked.insert(0, (attempt.run_id, attempt))
+            asked.append((attempt.run_id, attempt))
         elif follow is not None:
-            asked.insert(0, (follow.run_id, None))
+            asked.append((follow.run_id, None))
+        asked += [(other.run_id, other) for other in follower.left]  # whose place nothing takes now
         orders = [run_id for run_id, other in asked if not self._ordered(run_id, other)]
         tasks = {other.task for _, other in asked if other is not None and other.task is not None}
         proof = partial(self._ended, orders, follow, tasks)

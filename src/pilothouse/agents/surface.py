@@ -50,9 +50,9 @@ class Attempt:
         task: what drives it.
     """
 
-    def __init__(self, run_id: str, op: Operation, message_id: str = "") -> None:
+    def __init__(self, run_id: str, message_id: str = "") -> None:
         self.run_id = run_id
-        self.op = op
+        self.op = Operation(asyncio.get_running_loop(), run_id)
         self.message_id = message_id
         self.live = True
         self.task: asyncio.Task[None] | None = None

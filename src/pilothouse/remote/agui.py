@@ -14,9 +14,8 @@ from msgspec import UNSET
 
 from ..agent_contracts import InterruptStore
 from ..agent_errors import AgentError, RecoveryRequired, UnsupportedPart
-from ..agents.given import checked_parts, checked_policy, checked_state, target_of
+from ..agents.given import Submission, Submissions, checked_parts, checked_policy, checked_state, target_of
 from ..agents.operation import Later, Operation
-from ..agents.submissions import Submission, Submissions
 from ..agents.surface import Published, Surface
 from ..clock import SystemClock
 from ..commands import TERMINATE

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import final
 
 from ..agent_errors import RequestPending
+from ..agents.given import Submission
 from ..agents.operation import Operation
-from ..agents.submissions import Submission
 from ..agents.surface import Surface
 from ..core.interrupts import Decision, Step
-from ..loop.jsonschema import problems_of
 from .asked import InterruptWire, answered
 from .attempt import Sending, content_of
 from .listening import Listener
@@ -44,8 +42,7 @@ class Answerer:
     def resume(self, given: Submission) -> Operation:
         """Answers, with a message and a patch of the state where they were given (AG-73)."""
         book, surface, last = self._book, self._surface, self._listener.last
-        now = datetime.fromtimestamp(surface.clock.time_ms() / 1000, UTC)
-        answers = book.check(given.resume, now=now, generation=given.generation, problems_of=problems_of)
+        answers = given.answers_to(surface)
         surface.check_free("resume")
         if book.raised_by and last is not None and last.told == "failed":
             raise RequestPending("answer", [item.id for item in book.batch], "void: their run failed")

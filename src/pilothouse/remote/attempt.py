@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import final
 
-from ..agents.operation import Operation
 from ..agents.surface import Attempt
 from ..core.display import Content
 from ..core.interrupts import Decision
@@ -49,7 +47,7 @@ class Sending(Attempt):
         ordinary: bool = True,
         resuming: bool = False,
     ) -> None:
-        super().__init__(run_id, Operation(asyncio.get_running_loop(), run_id), message_id)
+        super().__init__(run_id, message_id)
         self.patch = patch
         self.decision = decision
         self.url = url

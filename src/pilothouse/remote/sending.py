@@ -10,9 +10,8 @@ from typing import final
 import msgspec
 
 from ..agent_errors import AgentError, UnsupportedOption
-from ..agents.given import WENT_ON
+from ..agents.given import WENT_ON, Submission
 from ..agents.operation import Operation
-from ..agents.submissions import Submission
 from ..agents.surface import Attempt, Surface
 from ..errors import AgentBusy
 from ..messages import JSON, InputPart, Message

@@ -8,7 +8,7 @@ from typing import final
 
 from msgspec import UNSET
 
-from ..agents.localtools import as_text, checked_catalog
+from ..agents.localtools import checked_catalog, text_of
 from ..agents.operation import Later, Operation
 from ..agents.signals import Cell
 from ..agents.surface import Surface
@@ -85,13 +85,12 @@ class RemoteTools:
         if call.result is not UNSET or call_id in self._staged:
             return
         self._staged[call_id] = result
-        text = result.message if isinstance(result, Err) else as_text(result.value)
         with self._surface.batch():
             self._surface.display.call_result(
                 call_id,
                 result.value if isinstance(result, Ok) else result.message,
                 error=result.message if isinstance(result, Err) else None,
-                message=Told(f"{call_id}:result", "tool", text, tool_call_id=call_id),
+                message=Told(f"{call_id}:result", "tool", text_of(result), tool_call_id=call_id),
             )
             self.publish()
 
