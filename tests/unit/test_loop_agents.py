@@ -13,6 +13,7 @@ from pilothouse.events import (
     CallFinished,
     CallProgress,
     Cancelled,
+    ChildTold,
     Completed,
     Failed,
     Incomplete,
@@ -160,6 +161,53 @@ async def test_a_stop_of_the_parent_is_a_stop_of_the_run() -> None:
         child = await children.run("p.s").wait()
         assert child.outcome == Cancelled("user", "parent")
     assert provider.open == 0
+
+
+@pytest.mark.parametrize("kept", ["memory", "slowly"])
+async def test_after_the_stop_of_the_parent_an_agent_does_nothing_more(kept: str) -> None:
+    """LP-43: whatever it was told of the agent when it was stopped: no call of that starts, no request is made."""
+
+    async def parent(stop_at: int | None) -> tuple[list[str], list[str], int]:
+        """What happened before the stop and in all, and how much was told."""
+        done: list[str] = []
+
+        @tool
+        async def ring(bell: str) -> str:
+            """Rings."""
+            done.append(bell)
+            await asyncio.sleep(0)
+            return "rung"
+
+        def asked(*pieces: Any) -> Any:
+            return lambda _: done.append("asked") or list(pieces)
+
+        script = [asked("I ", "ring ", call("ring", {"bell": "big"})), asked(call("ring", {"bell": "small"}))]
+        loop = AgentLoop(ScriptedProvider(*script, asked("rung")), tools=[ring])
+        agents = RunController(loop, "agents", journal=FaultyJournal(MemoryJournal(), immediate=False))
+        made = agent_tool(loop if kept == "memory" else agents, name="scout", description="x")
+        told: list[Any] = []
+        before: list[str] = []
+
+        def watch(_: int, item: Any) -> None:
+            if isinstance(item, CallProgress | ChildTold):
+                if len(told) == stop_at:
+                    before.extend(done)
+                    run.stop()
+                told.append(item)
+
+        run = LoopRig(AgentLoop(ScriptedProvider(TASK, "done"), tools=[made]), on_seen=watch)
+        async with agents:
+            assert await run.run() == (Completed() if stop_at is None else Cancelled("stop"))
+        return before, done, len(told)
+
+    _, everything, count = await parent(None)
+    assert everything == ["asked", "big", "asked", "small", "asked"]
+    cut = set()
+    for stop_at in range(count - 1):
+        before, done, _ = await parent(stop_at)
+        assert done == before, stop_at
+        cut.add(len(done))
+    assert len(cut) > 2
 
 
 async def test_a_stop_while_the_run_is_being_registered_stops_it_too() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pilothouse.core import calls as ledger
-from pilothouse.core.calls import UNKNOWN_TEXT
+from pilothouse.core.calls import NOT_RUN_TEXT, UNKNOWN_TEXT
 from pilothouse.errors import ConfigError, OutcomeUnknown, ToolError, ToolStopped, UsageError
 from pilothouse.events import (
     CallFinished,
@@ -736,6 +736,35 @@ async def test_a_stopped_call_says_what_is_known_of_it(effect: Any, way: str) ->
     assert len(run.facts) == facts  # EF-12: the late end is dropped
     if way == "deaf":
         assert run.of(CallFinished)[0].marks == ("abandoned",)
+
+
+async def test_a_call_that_had_not_been_entered_at_the_stop_is_not_run() -> None:
+    """LP-43: its start is on record, its function has not taken its first step: it takes none, and the result says so."""
+    log = Log()
+
+    def watch(_: int, item: Any) -> None:
+        if isinstance(item, CallStarted) and item.call_id == "a":
+            asyncio.get_running_loop().call_soon(run.stop)
+
+    run = rig(log.tool(), script=works("a", "b"), on_seen=watch)
+    assert await run.run() == Cancelled("stop")
+    assert log.entered == []
+    assert ends(run) == {"a": ("cancelled", "stop"), "b": ("cancelled", "stop")}
+    assert text_of(run, "a") == NOT_RUN_TEXT
+
+
+async def test_what_a_tool_returns_in_the_step_in_which_it_stops_its_own_run_is_its_result() -> None:
+    """LP-43: a stop keeps what was done."""
+
+    @tool
+    async def last() -> str:
+        """Stops."""
+        run.stop()
+        return "done"
+
+    run = rig(last, script=[call("last", call_id="c")])
+    assert await run.run() == Cancelled("stop")
+    assert ends(run) == {"c": ("succeeded", "")}
 
 
 async def test_a_deaf_thread_is_left_and_the_run_ends() -> None:

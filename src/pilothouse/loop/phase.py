@@ -77,7 +77,7 @@ class Phase:
         self._admission = Admission(work, tool_host, self._asks, self._wakeup, self._refuse)
         # For all batches: what rings between two of them only lets the next one look around once more.
         self._take_backs = (
-            work.scope.on_cancel(self._wakeup.ring),
+            work.scope.on_cancel(self._stopped),
             work.port.commands.on_arrival(self._arrived),
         )
 
@@ -258,6 +258,9 @@ class Phase:
             end = running.result()
             if self._is_left(running, end):
                 continue
+            if self._work.scope.cancelled and not running.entered:
+                self._drop(Item(0, running.ready.call, running.ready, running.attempt), running.attempt)
+                continue
             if running.stage is not None and end.outcome != "succeeded":
                 self._note_stage(running)
                 if running.retry:
@@ -387,15 +390,23 @@ class Phase:
 
     def _stop(self) -> None:
         """Nothing starts any more; what runs is asked to end (LP-43)."""
-        scope, clock = self._work.scope, self._work.clock
         dropped = [item for item, _ in self._asks.drop_all()]
         for item in [*self._ready, *dropped]:
             if not self._work.shut_down:  # what is only left may still run after a recovery
                 self._drop(item, item.attempt - 1)
         self._ready = []
-        grace_until = clock.monotonic() + self._work.plan.config.cancel_grace
-        for running in self._running:
-            running.ask(scope.source or "user", grace_until)
+        self._ask_all(self._running)
+
+    def _stopped(self) -> None:
+        """Asks in the step of the stop itself: until the next look, what was to be entered is, and sub-agents go on."""
+        # A tool that stops its own run may still return in this step, and what it did then counts.
+        self._ask_all([running for running in self._running if not running.is_current])
+        self._wakeup.ring()
+
+    def _ask_all(self, those: Sequence[Running]) -> None:
+        grace_until = self._work.clock.monotonic() + self._work.plan.config.cancel_grace
+        for running in those:
+            running.ask(self._work.scope.source or "user", grace_until)
 
     def _drop(self, item: Item, attempt: int) -> None:
         """A call that is not entered any more. That it was not run can be said of one that never was entered (RC-27)."""

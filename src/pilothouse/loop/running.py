@@ -31,7 +31,8 @@ class Running:
         ready: what runs.
         attempt: which one of the call.
         asked: why it was asked to end, None while nobody did.
-        began: when it was entered.
+        began: when it was to be entered.
+        entered: whether its function took its first step, or may have.
         watch: its supervision, None where there is none or it was disarmed.
         retry: it was asked to end so that the same call can be made once more.
         stage: what is noted of that once it happens.
@@ -59,6 +60,7 @@ class Running:
         self._context = context
         self._tool_host = tool_host
         self._future: asyncio.Future[Any] | None = None
+        self.entered = False
         self._on_end: Callable[[object], object] | None = None  # called once
 
     def enter(self, on_end: Callable[[object], object]) -> None:
@@ -75,7 +77,7 @@ class Running:
             self._future.add_done_callback(self._done)
             return
         shared: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._future = shared
+        self._future, self.entered = shared, True
 
         def ended(first: asyncio.Future[Any]) -> None:
             if shared.done():
@@ -109,6 +111,7 @@ class Running:
         if tool.is_async:
             loop = asyncio.get_running_loop()
             return loop.create_task(_call(self, work, context), name=f"tool {tool.name}")
+        self.entered = True  # a thread takes it when it likes
         token = current.set(context)
         try:
             return self._tool_host.threads.run(work)
@@ -127,6 +130,11 @@ class Running:
     def over(self) -> float | None:
         """When its time limit, or its grace, is over."""
         return self._limit
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the one that runs in this very step."""
+        return self._future is asyncio.current_task()
 
     @property
     def ended(self) -> bool:
@@ -266,6 +274,7 @@ def is_call(task: asyncio.Task[Any]) -> bool:
 
 
 async def _call(running: Running, work: Callable[[], Any], context: ToolContext[Any]) -> Any:
+    running.entered = True
     current.set(context)
     try:
         return await work()

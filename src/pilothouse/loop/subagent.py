@@ -220,15 +220,22 @@ async def _in_memory(loop: AgentLoop, spec: RunSpec, ctx: ToolContext[Any]) -> t
     port.wrote = voice.see
     port.attended = False
     running = asyncio.ensure_future(loop.run_alone(start, port))
+
+    def stop() -> None:
+        if port.state.outcome is None and not port.scope.cancelled:
+            port.cancel(ctx.cancelled.reason or "parent", "parent")
+
+    forget = ctx.cancelled.on_set(stop)  # in the step of the parent's stop: nothing starts after that
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:
-        if port.state.outcome is None:
-            port.cancel(ctx.cancelled.reason or "parent", "parent")
+        stop()
         with suppress(Exception):
             await running
         _charge(ctx, port.state.usage)
         raise
+    finally:
+        forget()
     _charge(ctx, port.state.usage)
     return port.records, port.state.outcome or Unknown("eof")
 
@@ -249,6 +256,7 @@ async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) ->
             await _stop(runs, await beginning, ctx)
         raise
     listening = asyncio.ensure_future(_listen(runs, spec.run_id, _Voice(ctx, spec.run_id)))
+    forget = ctx.cancelled.on_set(lambda: _stop_at_once(runs, run, ctx))
     try:
         result = await run.wait()
         # The stream ends with the run: what it said is told before its result.
@@ -257,6 +265,7 @@ async def _durable(runs: RunController, spec: RunSpec, ctx: ToolContext[Any]) ->
         await _stop(runs, run, ctx)
         raise
     finally:
+        forget()
         listening.cancel()
         with suppress(asyncio.CancelledError):
             await listening
@@ -268,9 +277,16 @@ async def _stop(runs: RunController, run: Run, ctx: ToolContext[Any]) -> None:
     """Stops it with its parent. A parent that is only left leaves it, too: who recovers the one finds the other."""
     if ctx.cancelled.reason == "shutdown":
         return
-    await asyncio.shield(runs.cancel(run.id, ctx.cancelled.reason or "parent", source="parent"))
+    if not _stop_at_once(runs, run, ctx):
+        await asyncio.shield(runs.cancel(run.id, ctx.cancelled.reason or "parent", source="parent"))
     result = await run.wait()
     _charge(ctx, result.view.usage)
+
+
+def _stop_at_once(runs: RunController, run: Run, ctx: ToolContext[Any]) -> bool:
+    """The same before a disk was waited for, so that nothing starts meanwhile; False if the run is not live here."""
+    reason = ctx.cancelled.reason
+    return reason != "shutdown" and runs.cancel_nowait(run.id, reason or "parent", source="parent")
 
 
 async def _stop_left(runs: RunController, parent_id: str, call_id: str, _: str) -> None:
