@@ -174,7 +174,7 @@ class MessageTooLong(UsageError):
 
     def __init__(self, length: int, limit: float) -> None:
         self.length, self.limit = length, limit
-        super().__init__(f"message has {length} characters, the limit is {limit}")
+        super().__init__(f"message has {length} characters, the limit is {limit} (max_message_length)")
 
 
 class ConversationFull(UsageError):
@@ -184,7 +184,9 @@ class ConversationFull(UsageError):
 
     def __init__(self, count: int, limit: float) -> None:
         self.count, self.limit = count, limit
-        super().__init__(f"conversation would have {count} messages, the limit is {limit}")
+        super().__init__(
+            f"conversation would have {count} messages, the limit is {limit} (max_messages): go on in a new one"
+        )
 
 
 class AttachmentTooLarge(UsageError):
@@ -194,7 +196,7 @@ class AttachmentTooLarge(UsageError):
 
     def __init__(self, size: int, limit: float) -> None:
         self.size, self.limit = size, limit
-        super().__init__(f"attachments have {size} bytes, the limit is {limit}")
+        super().__init__(f"attachments have {size} bytes, the limit is {limit} (max_attachment_bytes)")
 
 
 class _Coded(PilothouseError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
 
+from pilothouse import AgentController, SQLiteJournal, run_sync
 from served import HELD, Gate, Served
 
 pytestmark = pytest.mark.browser
@@ -117,6 +119,39 @@ def test_a_killed_server_leaves_the_answer_marked_and_a_person_decides(
         send(page, "hello")
         wait_text(page, "You said hello.")
         wait_status(page, "completed")
+        page.close()
+
+
+WORDS = """
+async def agent(messages):
+    said = messages[-1].text
+    yield "word " * 45_000 if said.startswith("question") else f"You said {said}."
+"""
+
+
+def test_a_conversation_that_no_request_could_hold_goes_on(tmp_path: Path, browser) -> None:
+    """SV-100, SV-101: what was said is the server's; the page tells the end of it, and is at the head all the same."""
+
+    made = tmp_path / "words.py"
+    made.write_text(WORDS)
+    words = runpy.run_path(str(made))["agent"]
+
+    async def seed() -> None:
+        async with SQLiteJournal(tmp_path / "chat.db") as journal:
+            async with AgentController(words, journal=journal, thread_id="large") as agent:
+                for n in range(20):  # 4.5 MB of answers
+                    await (await agent.send(f"question {n}")).result()
+
+    run_sync(seed())
+    with Served(tmp_path, str(made)) as served:
+        page = open_page(browser, served)
+        page.goto(f"{served.url}/#/t/large")
+        answers(page).nth(19).wait_for()
+        send(page, "hello")
+        wait_text(page, "You said hello.")
+        wait_status(page, "completed")
+        assert answers(page).count() == 21  # on the same branch
+        assert page.get_by_test_id("notice").count() == 0
         page.close()
 
 

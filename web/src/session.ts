@@ -291,8 +291,9 @@ export class Session {
     void this.follow({ ...this.newRun(transcript.toAgui(this.state.items)), resume });
   }
 
-  private newRun(messages: StreamRequest["messages"]): StreamRequest {
-    return { agent: this.state.agent, threadId: this.state.threadId!, runId: randomUUID(), messages };
+  private newRun(messages: NonNullable<StreamRequest["messages"]>): StreamRequest {
+    const told = transcript.newest(messages);
+    return { agent: this.state.agent, threadId: this.state.threadId!, runId: randomUUID(), messages: told };
   }
 
   /** Starts or joins a run and reads it to its end, over as many connections as that takes. */

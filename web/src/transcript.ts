@@ -170,6 +170,22 @@ export function toAgui(transcript: Transcript): Message[] {
   return messages;
 }
 
+const MOST_MESSAGES = 1_000;
+const MOST_CHARACTERS = 1_000_000; // at most three bytes each: the server takes 4 MiB and 2,000 messages
+
+/** As much of the end as a request may hold, at least what is new and the message before it. The server goes by the newest
+ * message that it knows; more is told only for one that has lost the conversation. */
+export function newest(messages: readonly Message[]): Message[] {
+  let from = messages.length;
+  for (let room = MOST_CHARACTERS; from > 0; from--) {
+    room -= JSON.stringify(messages[from - 1]).length;
+    const held = messages.length - from;
+    if (held >= 2 && (room < 0 || held >= MOST_MESSAGES)) break;
+  }
+  while (messages[from]?.role === "tool" && from < messages.length - 2) from++; // its call is left out
+  return messages.slice(from);
+}
+
 /** The conversation up to the last question or tool result: what a retry goes on from. */
 export const retryFrom = (items: Transcript): Transcript =>
   items.slice(0, items.findLastIndex((it) => it.role === "user" || it.parts.some(isSettledCall)) + 1);

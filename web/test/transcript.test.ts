@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { applyEvent, fromServer, markLost, retryFrom, toAgui, userItem, type AguiEvent, type Transcript } from "../src/transcript";
+import { applyEvent, fromServer, markLost, newest, retryFrom, toAgui, userItem, type AguiEvent, type Transcript } from "../src/transcript";
 import type { WireMessage } from "../src/wire";
 
 const RUN = "r1";
@@ -179,5 +179,29 @@ describe("what the server lists", () => {
     const asked = (...items: WireMessage[]) => toAgui(retryFrom(fromServer(items))).map((it) => it.id);
     expect(asked(...withCall, answer, partial)).toEqual(["u1", "m1", "t1"]);
     expect(asked(withCall[0]!, partial)).toEqual(["u1"]);
+  });
+});
+
+describe("what a request tells of the conversation", () => {
+  const said = (id: string, content: string) => ({ id, role: "user" as const, content });
+  const ids = (messages: { id: string }[]) => messages.map(({ id }) => id);
+
+  it("is all of it, as long as a request may hold it", () => {
+    const messages = [said("a", "1"), said("b", "2"), said("c", "3")];
+    expect(newest(messages)).toEqual(messages);
+    expect(newest([])).toEqual([]);
+  });
+
+  it("is the newest of a long one, never a result without its call", () => {
+    const long = "x".repeat(400_000);
+    const result = { id: "t", role: "tool" as const, toolCallId: "call", content: "fog" };
+    expect(ids(newest([said("a", long), said("b", long), said("c", long), said("d", "new")]))).toEqual(["b", "c", "d"]);
+    expect(ids(newest([said("a", long), result, said("b", long), said("c", long), said("d", "new")]))).toEqual(["b", "c", "d"]);
+    expect(newest(Array.from({ length: 3_000 }, (_, n) => said(`${n}`, "x"))).length).toBe(1_000);
+  });
+
+  it("is at least what is new and the message before it", () => {
+    const huge = "x".repeat(2_000_000);
+    expect(ids(newest([said("a", "1"), said("b", huge), said("c", "new")]))).toEqual(["b", "c"]);
   });
 });
