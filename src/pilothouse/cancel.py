@@ -33,12 +33,14 @@ def is_closing(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         return True
 
 
-def check_on(loop: asyncio.AbstractEventLoop, action: str) -> None:
+def check_on(loop: asyncio.AbstractEventLoop, action: str, what: str = "a conversation") -> None:
     """Refuses a caller that does not run on that loop.
 
     Raises:
-        UsageError: it is on another thread, or on none that has a loop.
+        UsageError: it is on another thread, or on none that has a loop; or the loop has ended.
     """
+    if loop.is_closed():
+        raise _ended(action, what)
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
@@ -56,13 +58,15 @@ def bound(known: asyncio.AbstractEventLoop | None, action: str, what: str) -> as
     loop = asyncio.get_running_loop()
     if known is None or known is loop:
         return loop
-    raise UsageError(
-        f"cannot {action} on another event loop: "
-        + (
-            f"the one that it was used on has ended, so make {what} in each asyncio.run()"
-            if known.is_closed()
-            else "use asyncio.run_coroutine_threadsafe"
-        )
+    if known.is_closed():
+        raise _ended(action, what)
+    raise UsageError(f"cannot {action} on another event loop: use asyncio.run_coroutine_threadsafe")
+
+
+def _ended(action: str, what: str) -> UsageError:
+    return UsageError(
+        f"cannot {action} on another event loop: the one that it was used on has ended, so make {what} in each "
+        "asyncio.run()"
     )
 
 

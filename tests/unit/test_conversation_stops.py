@@ -632,3 +632,20 @@ async def until_phase(reply, phase: ReplyPhase) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError(f"still {reply.phase}")
+
+
+def test_after_its_event_loop_a_conversation_says_that_it_has_ended() -> None:
+    """AC-121, AC-166: not that somebody came from another thread; and what a closed one does not mind stays a no-op."""
+    agent = AgentController(ScriptedProvider("1"))
+
+    async def use() -> None:
+        await (await agent.send("a")).result()
+
+    asyncio.run(use())
+    for act in (agent.abort, agent.pause, agent.reset, lambda: agent.set_messages([])):
+        with pytest.raises(UsageError, match=r"has ended, so make a conversation in each asyncio\.run"):
+            act()
+    asyncio.run(agent.aclose())
+    assert agent.abort() is False
+    agent.pause()
+    agent.resume()

@@ -10,11 +10,12 @@ import pytest
 from convkit import passes, texts
 from pilothouse.conversation.controller import AgentController
 from pilothouse.core.lifecycle import AgentState
-from pilothouse.errors import ConversationFull, RunUnknown, ThreadBusy
-from pilothouse.events import Cancelled, Completed
+from pilothouse.errors import ConversationFull, JournalCorrupt, RunUnknown, ThreadBusy
+from pilothouse.events import Cancelled, Completed, Unknown
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.context import ToolContext
 from pilothouse.loop.tools import tool
+from pilothouse.testing import FaultyJournal
 from pilothouse.testing.scripted import Hold, ScriptedProvider, call
 
 deployed: list[str] = []
@@ -206,3 +207,28 @@ async def test_a_conversation_leaves_error_once_somebody_knows(where: str) -> No
         assert texts(agent) == ["go", "whole"]
         await (await agent.send("and?")).result()
         assert texts(agent)[2:] == ["and?", "whole" if where == "elsewhere" else "more"]
+
+
+@pytest.mark.parametrize("at", [1, 3])
+@pytest.mark.parametrize("fault", [JournalCorrupt("r", 3), OSError("of somebody's own journal")])
+async def test_a_journal_that_fails_for_good_leaves_nobody_waiting_and_the_thread_goes_on(
+    fault: Exception, at: int
+) -> None:
+    """AC-101, promise 5: nobody knows how the send ended; a retry that fails as well is in nobody's way once it works."""
+    journal = FaultyJournal(MemoryJournal())
+    script = "one", ["Well.", call("name_it")], "two", "three", "four"
+    async with conversation(journal, *script) as agent, asyncio.timeout(30):
+        await (await agent.send("1")).result()
+        armed = journal.fail(at, fault, times=None, on=("append",))
+        reply = await agent.send("2")
+        outcome = await reply.wait()
+        assert isinstance(outcome, Unknown)
+        assert outcome.cause == "journal_unavailable"
+        assert agent.state is AgentState.ERROR
+        assert await reply.wait_closed()
+        with pytest.raises(type(fault)):
+            await agent.retry()
+        armed.release()
+        await (await agent.retry()).result()
+        await (await agent.send("3")).result()
+        assert [message.text for message in agent.messages if message.role == "user"] == ["1", "2", "3"]

@@ -219,12 +219,13 @@ async def test_a_stalled_run_can_be_abandoned_once_its_journal_answers() -> None
         assert kinds[-3:] == ["noted", "continuity_lost", "run_abandoned"]
 
 
-async def test_a_fault_of_the_store_that_no_retry_mends_leaves_nobody_hanging() -> None:
+@pytest.mark.parametrize("fault", [JournalCorrupt("r1", 3), OSError("of somebody's own journal")])
+async def test_a_fault_of_the_store_that_no_retry_mends_leaves_nobody_hanging(fault: Exception) -> None:
     """RC-64, RC §3.8: the run is let go without a fact; who waits is told that it is unknown."""
     async with Place() as place:
         waiting = asyncio.ensure_future(place.run.wait())
         await passes()
-        place.journal.fail(error=JournalCorrupt("r1", 3), times=None, on=("append",))
+        place.journal.fail(error=fault, times=None, on=("append",))
         place.hold.release()
         result = await asyncio.wait_for(waiting, 5)
         assert isinstance(result.outcome, Unknown)

@@ -129,6 +129,8 @@ class Reading:
         elif kind is OwnershipTold:
             if body.ownership == "elsewhere":  # type: ignore[union-attr]
                 self._ended(Unknown("owner_lost", "another process has taken the run over"))
+            elif body.ownership == "orphaned":  # type: ignore[union-attr]
+                self._ended(Unknown("journal_unavailable", "the journal cannot store how it ended"))
             elif body.ownership == "stalled":  # type: ignore[union-attr]
                 self._close(Unknown("journal_unavailable", "the journal is away"))
         elif self._reply.foreign and not self._reply.handed_over:  # its first delta of any kind (AC-108)

@@ -563,7 +563,7 @@ class AgentController(Shown, Plugged):
         self._loop = bound(self._loop, action, "a conversation")
 
     def _check_thread(self, action: str) -> None:
-        if self._loop is not None:
+        if self._loop is not None and not (self._sender.closed and self._loop.is_closed()):
             check_on(self._loop, action)
 
 

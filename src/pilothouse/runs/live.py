@@ -515,9 +515,11 @@ class LiveRun:
             await self.writer.write(*self.unsaved(), end)
         except RecordRefused as error:
             logger.debug("the end of run %s was not recorded: %s", self.run_id, error)
-        except JournalError as error:
+        except Exception as error:
             # A definite fault of the store: nothing can be recorded here, so nobody may be left waiting for it.
-            logger.error("the end of run %s cannot be recorded: %s", self.run_id, error)  # noqa: TRY400
+            foreign = None if isinstance(error, JournalError) else error  # whose place only a traceback tells
+            logger.error("the end of run %s cannot be recorded: %s", self.run_id, error, exc_info=foreign)  # noqa: TRY400
+            self._tell_ownership("orphaned")
             self.release()
 
     async def lose(self, cause: LossCause, reason: str) -> None:

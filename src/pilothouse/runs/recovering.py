@@ -54,6 +54,15 @@ def _restore(
     return [*drafts, (Draft(restored), HOST)]
 
 
+async def _write(live: LiveRun, drafts: Sequence[Written]) -> None:
+    """The first that is written of a run that was just claimed; if that fails it is let go, for whoever tries next."""
+    try:
+        await live.writer.write(*drafts)
+    except BaseException:
+        live.release()
+        raise
+
+
 class Recovery:
     """Recovers and abandons runs of one fleet. Concurrent calls for one run share one recovery."""
 
@@ -120,7 +129,7 @@ class Recovery:
         if live.state.loss is None and (live.state.resting or fresh):
             drafts = list(also)  # nothing was in flight, so nothing was lost (RC-50)
         if drafts:
-            await live.writer.write(*drafts)
+            await _write(live, drafts)
         if live.state.stop is not None:
             live.stop(live.state.stop.reason, live.state.stop.source)
         try:
@@ -293,10 +302,11 @@ class Recovery:
             raise InvalidCommand(
                 f"cannot abandon run {run_id} while it is {head.summary.status}", "not_unknown"
             )
-        live = await self._kept(run_id) if ownership == "stalled" else await self._claim(head)
+        stalled = ownership == "stalled"
+        live = await self._kept(run_id) if stalled else await self._claim(head)
         drafts, _ = _loss(live.state)
         drafts.append((Draft(RunAbandoned(reason, by)), HOST))
-        await live.writer.write(*drafts)
+        await (live.writer.write(*drafts) if stalled else _write(live, drafts))
         if live.task is not None:
             live.task.cancel()
         return await fleet.view(run_id)
