@@ -228,6 +228,19 @@ async def test_the_end_of_an_in_process_runtime_after_our_stop_is_the_evidence()
                 assert outcome.cause == "eof"
 
 
+async def test_a_runtime_that_returns_without_an_end_is_lost_at_any_place() -> None:
+    """RC §3.8: before it told anything, and behind a fact."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    for told in (nothing, TurnStarted(1)):
+        async with RunController(ScriptedRuntime(told)) as runs:
+            run = await runs.start(spec(), until="accepted")
+            outcome = (await run.wait()).outcome
+            assert outcome == Unknown("eof", "the runtime returned without an end")
+
+
 async def test_a_deadline_stops_and_ends_incomplete() -> None:
     """RC-45: at its time a stop with source `deadline`; the end is a limit, not a cancellation."""
     clock = StepClock()

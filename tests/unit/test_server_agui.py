@@ -194,16 +194,25 @@ async def test_a_failure_is_told_once_with_its_code() -> None:
         assert "sk-abc" not in answer.body.decode()
 
 
-async def test_an_undeclared_end_is_unknown_not_finished() -> None:
-    """SV-55: nothing guessed."""
-    app = served(ScriptedProvider(["half ", Cut()]))
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        (Cut(), "the model's response ended without saying that it was complete"),
+        (Cut(ConnectionResetError()), "the connection to the model broke in the middle of its response"),
+    ],
+)
+async def test_an_undeclared_end_is_unknown_not_finished(cut: Cut, words: str) -> None:
+    """SV-55, PV-2: nothing guessed; a silent end and a broken connection are told apart."""
+    app = served(ScriptedProvider(["half ", cut]))
     async with app.lifespan():
         answer = await post(app, run_input("t1", "r1", "go"))
         verified(answer)
         assert answer.events[-1]["type"] == "RUN_ERROR"
         assert answer.events[-1]["code"] == "outcome_unknown"
+        assert answer.events[-1]["message"].endswith(words)
         view = (await ask(app, "GET", "/v1/runs/r1")).json()
         assert (view["status"], view["outcome"], view["live"]) == ("unknown", None, False)
+        assert (view["unknown"]["cause"], view["unknown"]["reason"]) == ("eof", words)
         assert set(view["unknown"]["ways"]) == {"recover", "abandon"}
         last = (await ask(app, "GET", "/v1/threads/t1/messages")).json()["items"][-1]
         assert last["delivery"]["outcome"] == "interrupted"

@@ -11,9 +11,9 @@ from ..cancel import is_closing
 from ..core.batch import Written
 from ..core.run import HOST
 from ..errors import ProtocolViolation, RecordRefused, StartRefused
-from ..events import Cancelled, Incomplete, LossCause, RunEnded
+from ..events import Cancelled, Incomplete, LossCause, ModelAttemptEnded, RunEnded
 from ..events import StartRefused as StartRefusedFact
-from ..records import Draft
+from ..records import Draft, Record
 
 if TYPE_CHECKING:
     from .live import LiveRun
@@ -24,11 +24,17 @@ _RESULTS: Final = frozenset(
     ("call_finished", "call_observed", "model_attempt_ended", "message_added", "partial_saved", "noted")
 )
 
+_BROKEN: Final = {
+    "eof": "the model's response ended without saying that it was complete",
+    "reset": "the connection to the model broke in the middle of its response",
+}
+"""What a person reads of a model attempt whose end nobody knows, by its `why`."""
+
 
 async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) -> None:
     """Awaits the runtime and records what its leaving means (RC §3.8)."""
     cause: LossCause = "eof"
-    reason = "the runtime returned without an end"
+    reason = ""
     refusal: StartRefused | None = None
     cancelled: asyncio.CancelledError | None = None
     task = asyncio.current_task()
@@ -68,9 +74,18 @@ async def see_through(live: LiveRun, work: Awaitable[None], failing: LossCause) 
     else:
         if live.closing:
             cause, reason = "shutdown", "the controller was closed"
-        await live.lose(cause, reason)
+        await live.lose(cause, reason or _left_open(live))
     if cancelled is not None and not live.scope.cancelled:
         raise cancelled
+
+
+def _left_open(live: LiveRun) -> str:
+    """Why a runtime left without an end, as far as the run's last fact tells."""
+    ring = live.ring
+    last = ring.take(ring.end - 1) if ring.end > ring.first else None
+    fact = last.fact if isinstance(last, Record) else None
+    why = fact.why if isinstance(fact, ModelAttemptEnded) and fact.end == "interrupted" else ""
+    return _BROKEN.get(why, "the runtime returned without an end")
 
 
 def _confirms(live: LiveRun) -> bool:
