@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
-from pilothouse import AgentController, AgentLoop, LocalAgent, LoopConfig, MemoryJournal, tool
+from pilothouse import (
+    AgentController,
+    AgentLoop,
+    Limits,
+    LocalAgent,
+    LoopConfig,
+    MemoryJournal,
+    RunController,
+    UsageError,
+    tool,
+)
 from pilothouse.controllers import MCPController
 from pilothouse.errors import ConfigError, ReplyFailed, ReplyIncomplete, ToolDefinitionError
 from pilothouse.server import HostUser, Server
@@ -215,3 +226,27 @@ def test_one_thing_where_a_list_is_wanted() -> None:
         AgentController(ScriptedProvider(), controllers=MCPController)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="LocalAgent holds an AgentController, got ScriptedProvider"):
         LocalAgent(ScriptedProvider())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: AgentLoop("openai:gpt"), "got str: pilothouse.provider('openai:gpt')"),
+        (
+            lambda: AgentLoop({"openai": "gpt"}),
+            "a loop needs a Provider (tag, default_model, stream, aclose), got str",
+        ),
+        (lambda: AgentLoop(ScriptedProvider(), config=Limits()), "config must be a LoopConfig, got Limits"),
+        (
+            lambda: AgentLoop(ScriptedProvider(), output_type={"type": "object"}),
+            "output_type must be a type that",
+        ),
+        (lambda: RunController(ScriptedProvider()), "got ScriptedProvider: AgentLoop(it)"),
+        (lambda: RunController("runs"), "a RunController drives a Runtime (describe, run), got str"),
+    ],
+)
+def test_a_loop_or_a_host_of_runs_over_something_else(make: Callable[[], object], said: str) -> None:
+    """AC-164: in the constructor, in words."""
+    with pytest.raises(UsageError) as caught:
+        make()
+    assert said in str(caught.value)

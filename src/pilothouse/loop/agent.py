@@ -111,6 +111,7 @@ class AgentLoop:
     ) -> None:
         self._output = None if output_type is None else _output_of(output_type)
         self._providers = Providers(provider)
+        _check_config(config)
         if config is None:
             config = LoopConfig.plain(self._providers.default_model)
         elif config.model is None:
@@ -323,6 +324,11 @@ def _digest_of(config: LoopConfig, system_prompt: str | None, tools: str) -> str
 
 
 # What few loops need is loaded when it is needed: a first answer without tools comes in half the time.
+
+
+def _check_config(given: object) -> None:
+    if given is not None and not isinstance(given, LoopConfig):
+        raise ConfigError(f"config must be a LoopConfig, got {type(given).__name__}")
 
 
 def _output_of(wanted: type[Any]) -> Output:

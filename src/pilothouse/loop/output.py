@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
 from ..core.canonical import check
+from ..errors import ConfigError
 from ..messages import JSON
 from .jsonschema import problems_of
 from .schema import InvalidArguments, reader_of
@@ -54,8 +55,20 @@ class Output:
 
 
 def output_of(kind: type[Any]) -> Output:
-    """Output of a type that pydantic knows."""
-    read, schema = reader_of(kind)
+    """Output of a type that pydantic knows.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    from pydantic import PydanticUserError
+    from pydantic_core import SchemaError
+
+    try:
+        read, schema = reader_of(kind)
+    except (PydanticUserError, SchemaError) as error:
+        raise ConfigError(
+            f"output_type must be a type that pydantic knows, got {kind!r:.60}: {error}"
+        ) from None
     return Output(schema, read)
 
 

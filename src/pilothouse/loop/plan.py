@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from .output import Output
 
 
+def _check_provider(given: object) -> None:
+    if hasattr(given, "stream") and hasattr(given, "default_model"):
+        return
+    way = f": pilothouse.provider({given!r})" if isinstance(given, str) else ""
+    raise ConfigError(
+        f"a loop needs a Provider (tag, default_model, stream, aclose), got {type(given).__name__}{way}"
+    )
+
+
 class Providers:
     """The providers of a loop by name; a single one answers for every model."""
 
@@ -30,6 +39,8 @@ class Providers:
         else:
             self._named = {}
             self._only = given
+        for provider in self._named.values() if self._only is None else (self._only,):
+            _check_provider(provider)
 
     @property
     def default_model(self) -> Model:

@@ -24,6 +24,7 @@ from ..messages import Message
 from ..records import (
     ClaimRequest,
     DescribedRuntime,
+    Descriptor,
     Draft,
     Ownership,
     Record,
@@ -69,6 +70,25 @@ class Starting(NamedTuple):
 
     identity: str
     task: asyncio.Task[tuple[LiveRun | None, bool]]
+
+
+def _described(runtime: Runtime) -> Descriptor:
+    """What a runtime says of itself.
+
+    Raises:
+        InvalidSpec: it is none, or one that cannot be driven here.
+    """
+    if not hasattr(runtime, "describe"):
+        way = ": AgentLoop(it)" if hasattr(runtime, "stream") else ""
+        raise InvalidSpec(
+            f"a RunController drives a Runtime (describe, run), got {type(runtime).__name__}{way}"
+        )
+    descriptor = runtime.describe()
+    if not getattr(descriptor, "runtime", ""):
+        raise InvalidSpec("runtime.describe() must return a Descriptor that names the runtime")
+    if descriptor.vocabulary[0] != VOCABULARY[0]:
+        raise InvalidSpec(f"vocabulary {descriptor.vocabulary} is not {VOCABULARY}", "vocabulary")
+    return descriptor
 
 
 class Fleet:
@@ -130,11 +150,7 @@ class Fleet:
             raise InvalidSpec("the binding needs a name")
         if follower_buffer < 1:
             raise InvalidSpec(f"follower_buffer must be at least 1, got {follower_buffer}")
-        descriptor = runtime.describe()
-        if not getattr(descriptor, "runtime", ""):
-            raise InvalidSpec("runtime.describe() must return a Descriptor that names the runtime")
-        if descriptor.vocabulary[0] != VOCABULARY[0]:
-            raise InvalidSpec(f"vocabulary {descriptor.vocabulary} is not {VOCABULARY}", "vocabulary")
+        descriptor = _described(runtime)
         self.runtime = runtime
         self.binding = binding
         self.described = DescribedRuntime(descriptor, digest_of(descriptor))
