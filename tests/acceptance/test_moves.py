@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+from pilothouse.journal import SQLiteJournal
+from pilothouse.testing import SampleRun
 from served import HELD, Gate, pilothouse
 
 
@@ -73,3 +78,27 @@ def test_what_cannot_be_moved_is_said_and_nothing_is_touched(tmp_path: Path, gat
     (tmp_path / "torn.jsonl").write_bytes(whole[: len(whole) * 2 // 3])
     refused("runs", "import", "torn.jsonl", "--db", "c.db", words="torn")
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+    """JR-25: `/dev/full` is a disk without room."""
+
+    async def fill() -> None:
+        async with SQLiteJournal(tmp_path / "chat.db") as journal:
+            run = SampleRun()
+            await run.store(journal)
+            await run.end(journal)
+
+    asyncio.run(fill())
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pilothouse", "runs", "export", "-", "--db", "chat.db"],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "pilothouse: cannot write to standard output: No space left on device\n"

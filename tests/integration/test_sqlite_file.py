@@ -11,13 +11,14 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import pytest
 
 from pilothouse.errors import ConfigError, JournalBusy, JournalFull, JournalUnavailable, JournalVersion
 from pilothouse.journal import SQLiteJournal
-from pilothouse.journal.sqlite_file import VERSION
+from pilothouse.journal.sqlite_file import VERSION, translated
 from pilothouse.records import RunQuery, ThreadRecord
 from pilothouse.runs.controller import RunController
 from pilothouse.testing import SampleRun, ScriptedRuntime
@@ -380,6 +381,17 @@ async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         assert not (await run.append(journal, records)).duplicate
         assert [record.seq for record in (await journal.read("run-1")).records] == [1, 2, 3, 4]
         assert (await journal.verify()).problems == ()
+
+
+def test_a_disk_without_room_for_shared_memory_is_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RC-15: SQLite calls it an error of the disk; an operator is told what it is, and a healthy disk is not called full."""
+    error = apsw.IOError("disk I/O error")
+    assert not isinstance(translated(error, tmp_path / "j.db"), JournalFull)
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=4096))
+    assert isinstance(told := translated(error, tmp_path / "j.db"), JournalFull)
+    assert "free some space" in str(told)
 
 
 async def test_a_file_that_was_moved_away_is_not_written_to(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from typing import Annotated, Optional
 import typer
 
 from ..errors import UsageError
-from ..journal.jsonl import Imported, export, import_
+from ..journal.jsonl import Exported, Imported, export, import_
 from ..journal.sqlite import SQLiteJournal
 from ..records import RunQuery
 from .options import DEFAULT, DatabaseOption
 from .places import AnyJournal, is_postgres, journal_at
 from .process import run
+from .screen import to_nowhere
 
 STDOUT = "-"
 
@@ -47,21 +48,19 @@ def export_runs(
 
     async def work(journal: AnyJournal) -> None:
         query = RunQuery(thread_id=thread)
-        if target == STDOUT:
-            found = await export(journal, sys.stdout.buffer, query)
-        else:
-            path = _new(Path(target))
-            unfinished = path.with_name(f"{path.name}.part")
-            try:
-                with unfinished.open("xb") as file:
-                    found = await export(journal, file, query)
-                unfinished.rename(path)
-            except FileExistsError as error:
-                raise UsageError(f"{unfinished} exists: another export is under way, or was cut") from error
-            except BaseException:
-                with suppress(OSError):
-                    unfinished.unlink()
-                raise
+        try:
+            if target == STDOUT:
+                found = await export(journal, sys.stdout.buffer, query)
+                sys.stdout.buffer.flush()
+            else:
+                found = await _to_new_file(journal, query, _new(Path(target)))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if target == STDOUT:
+                to_nowhere(sys.stdout)
+            where = "to standard output" if target == STDOUT else target
+            raise UsageError(f"cannot write {where}: {error.strerror or error}") from error
         typer.echo(f"{found.runs} runs, {found.facts} facts, {found.blobs} artifacts", err=True)
         for problem in found.problems:
             typer.echo(f"  left out: {problem}", err=True)
@@ -69,6 +68,22 @@ def export_runs(
             raise typer.Exit(1)
 
     _with_journal(db, work)
+
+
+async def _to_new_file(journal: AnyJournal, query: RunQuery, path: Path) -> Exported:
+    """Whole, or not there."""
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        with unfinished.open("xb") as file:
+            found = await export(journal, file, query)
+        unfinished.rename(path)
+    except FileExistsError as error:
+        raise UsageError(f"{unfinished} exists: another export is under way, or was cut") from error
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+    return found
 
 
 def import_runs(

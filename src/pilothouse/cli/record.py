@@ -35,7 +35,10 @@ def record(
     specs = _tools(tools)
     settings = ModelSettings(max_output_tokens=max_output_tokens)
     recording = run(lambda: _ask(model, message, specs, settings))
-    save(recording, file)
+    try:
+        save(recording, file)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}") from error
     size = sum(len(chunk) for chunk in recording.chunks)
     typer.echo(
         f"{file}: status {recording.status}, {len(recording.chunks)} reads, {size} bytes, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -46,6 +47,9 @@ _OLDEST_SQLITE: Final = (3, 37)
 """STRICT tables came with it."""
 
 _HEADER: Final = b"SQLite format 3\0"
+
+_ROOM: Final = 64 * 1024
+"""Bytes that are left at most on a disk which is full."""
 
 _opening: Final = Lock()
 """One opening at a time in this process: a file that is being created is not looked at by another thread."""
@@ -120,7 +124,7 @@ def translated(error: Exception, path: Path) -> JournalError:
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return JournalBusy(f"cannot use {path} because another process holds it: {why}")
-        case apsw.FullError():
+        case apsw.FullError() | apsw.IOError() if isinstance(error, apsw.FullError) or _no_room(path):
             return JournalFull(f"cannot write to {path} because the disk is full: free some space")
         case apsw.CorruptError() | UnicodeDecodeError() | msgspec.DecodeError():
             return JournalUnavailable(
@@ -174,6 +178,14 @@ def missing_place(path: Path) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent}: create it"
     return ""
+
+
+def _no_room(path: Path) -> bool:
+    """Whether its disk is full: SQLite calls it an error of the disk where it cannot make its shared memory."""
+    try:
+        return shutil.disk_usage(path.parent).free < _ROOM
+    except OSError:
+        return False
 
 
 # Steps of opening
