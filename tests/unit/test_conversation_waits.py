@@ -10,7 +10,14 @@ import pytest
 from convkit import passes, texts
 from pilothouse.conversation.controller import AgentController
 from pilothouse.core.lifecycle import AgentState
-from pilothouse.errors import ConversationFull, JournalCorrupt, RunUnknown, ThreadBusy
+from pilothouse.errors import (
+    ConversationFull,
+    JournalCorrupt,
+    JournalFull,
+    JournalUnavailable,
+    RunUnknown,
+    ThreadBusy,
+)
 from pilothouse.events import Cancelled, Completed, Unknown
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.context import ToolContext
@@ -232,3 +239,22 @@ async def test_a_journal_that_fails_for_good_leaves_nobody_waiting_and_the_threa
         await (await agent.retry()).result()
         await (await agent.send("3")).result()
         assert [message.text for message in agent.messages if message.role == "user"] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("plugged", [False, True])
+async def test_nobody_waits_for_a_journal_that_is_full(*, plugged: bool) -> None:
+    """AC-43, AC-101, RC-15: the next send and a retry say so, nothing has changed, and both work once there is room."""
+    journal = FaultyJournal(MemoryJournal())
+    more = {"request_listener": lambda event: None} if plugged else {}
+    async with conversation(journal, "one", "two", "three", "four", **more) as agent, asyncio.timeout(30):
+        await (await agent.send("1")).result()
+        armed = journal.fail(error=JournalFull("no room"), times=None, on=("append",))
+        assert isinstance(await (await agent.send("2")).wait(), Unknown)
+        for act in (lambda: agent.send("3"), agent.retry):
+            with pytest.raises(JournalUnavailable, match="waits for its journal"):
+                await act()
+            assert not agent.is_busy
+        assert texts(agent)[:3] == ["1", "one", "2"]
+        armed.release()
+        await (await agent.send("3")).result()
+        assert texts(agent) == ["1", "one", "2", "two", "3", "three"]

@@ -346,7 +346,14 @@ class Sender:
 
     async def commit(self, reply: Reply, order: Order) -> None:
         """Phase 5: the run is durable, then the message is shown."""
-        await self._previous_over()
+        try:
+            await self._previous_over()
+        except JournalError as error:
+            if reply.around is not None or self.refuse(
+                reply, error
+            ):  # with hooks, who calls tells them first
+                raise
+            return
         if reply.dead:
             reply.finish()
             return
@@ -412,8 +419,12 @@ class Sender:
         return await self.go(self.make(reply_id, order), order)
 
     async def _previous_over(self) -> None:
-        while self._previous is not None and not self._previous.over:
-            await self._previous.wait_over()
+        while (previous := self._previous) is not None and not previous.over:
+            if (
+                previous.outcome is not None
+            ):  # its end may wait for a journal that is away: nobody waits for that (AC-43)
+                await self.setup.runs.reach_journal(previous.id)
+            await previous.wait_over()
 
     def _registered(self, reply: Reply, run: Run, shown: tuple[Message, ...]) -> None:
         """The run is durable: the conversation goes on from it."""

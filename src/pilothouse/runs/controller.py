@@ -400,6 +400,16 @@ class RunController:
         """Whether an observed run was let go while it waits, and is taken up again by the next command."""
         return run_id in self._fleet.watched
 
+    async def reach_journal(self, run_id: str) -> None:
+        """Where a run that is live here waits for its journal, that is tried once more.
+
+        Raises:
+            JournalUnavailable: it is still away.
+        """
+        live = self._live(run_id)
+        if live is not None:
+            await live.reach_journal()
+
     async def join(self, run_id: str) -> None:
         """Waits until no task of a run is alive here and all it handed over is stored."""
         live = self._fleet.live.get(run_id)

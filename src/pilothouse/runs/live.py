@@ -609,6 +609,18 @@ class LiveRun:
         if stalled:
             self.waiters.stalled()
 
+    async def reach_journal(self) -> None:
+        """Has a journal that is away tried once more, at once.
+
+        Raises:
+            JournalUnavailable: it is still away.
+        """
+        if self.writer.stalled:
+            self.writer.try_again()
+            await self.writer.settled()
+        if self.writer.stalled:
+            raise JournalUnavailable(f"run {self.run_id} waits for its journal")
+
     def give_up_waiting(self) -> None:
         """The controller closes and the journal is away: what it has decides, as after a crash."""
         self.release()

@@ -13,7 +13,6 @@ from ..core.run import HOST, RUNTIME, RunState
 from ..errors import (
     InvalidCommand,
     JournalError,
-    JournalUnavailable,
     OwnedElsewhere,
     RecordRefused,
     RecoveryMismatch,
@@ -314,10 +313,7 @@ class Recovery:
     async def _kept(self, run_id: str) -> LiveRun:
         """A run that was stalled, once what it kept for the journal is stored: the journal answers again (RC-15)."""
         live = self._fleet.live[run_id]
-        live.writer.try_again()
-        await live.writer.settled()
-        if live.writer.stalled:
-            raise JournalUnavailable(f"run {run_id} waits for its journal")
+        await live.reach_journal()
         return live
 
     async def recover_all(self, limit: int = 8) -> None:
