@@ -9,10 +9,12 @@ import pytest
 from asgikit import Connection, ask, run_input, served
 from pilothouse.core.agui import events as agui
 from pilothouse.core.agui.verify import Verifier
+from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.tools import tool
 from pilothouse.messages import Usage
 from pilothouse.server.settings import AGUIOptions, CancelAfter, ServerLimits
 from pilothouse.server.stream import StreamCut
+from pilothouse.testing import FaultyJournal
 from pilothouse.testing.clock import StepClock
 from pilothouse.testing.scripted import Cut, Hold, ScriptedProvider, call, failure, thought
 
@@ -426,6 +428,35 @@ async def test_rollback_takes_the_parent_of_what_it_replaces() -> None:
             second = await post(app, run_input("t1", "r2", *told, "two", **policy("rollback")))
             assert second.text == "second"
         assert [message.text for message in provider.requests[2].messages] == ["zero", "a0", "two"]
+
+
+@pytest.mark.parametrize("name", ["queue", "supersede", "rollback", "steer"])
+@pytest.mark.parametrize("path", ["/agui/default", "/v1/runs"])
+async def test_a_policy_holds_for_a_send_whose_forerunner_is_not_registered_yet(name: str, path: str) -> None:
+    """SV-116, fixture 121: what is sent in the same moment is not refused because the disk was slow."""
+    provider = ScriptedProvider(lambda asked: ["to ", asked.messages[-1].text], repeat=True)
+    app = served(provider, journal=FaultyJournal(MemoryJournal(), immediate=False))
+    said = ["one", "two", "three"]
+
+    async def send(text: str) -> Connection:
+        if path == "/v1/runs":
+            body = {"thread_id": "t1", "run_id": text, "input": text, "when_busy": name}
+            return await ask(app, "POST", path, body)
+        return await post(app, run_input("t1", text, text, **policy(name)))
+
+    async with app.lifespan():
+        answers = await asyncio.gather(*[send(text) for text in said])
+        assert [answer.status for answer in answers if answer.status >= 300] == []
+        while (await ask(app, "GET", "/v1/runs?status=running")).json()["items"]:
+            await asyncio.sleep(0)
+        if name == "queue":
+            for text in said:
+                assert (await ask(app, "GET", f"/v1/runs/{text}?wait=10")).json()["status"] == "completed"
+        if name in ("queue", "supersede"):  # a steer that came too late waits for the next send
+            items = (await ask(app, "GET", "/v1/threads/t1/messages")).json()["items"]
+            told = ["".join(part.get("text", "") for part in item["parts"]) for item in items]
+            assert sorted(text for text in told if text in said) == sorted(said)
+    assert provider.open == 0
 
 
 async def test_an_unknown_policy_is_refused() -> None:

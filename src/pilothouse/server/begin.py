@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Literal, get_args
 
 from msgspec.structs import replace
@@ -23,6 +24,12 @@ from .settings import ServerLimits, WhenBusy
 
 _SETTLE_S: Final = 20.0
 """A stop is bounded by the run controller (RC-40); this is a little more than its bound."""
+
+_ANSWERS: Final = ("queue", "steer", "supersede", "rollback")
+"""Policies that do not refuse a send on a busy thread."""
+
+_TRIES: Final = 4
+"""How often a send looks again where what was in its way is not to be seen: it is just coming, or just going."""
 
 
 def when_busy_of(given: JSON, path: str) -> WhenBusy | None:
@@ -86,6 +93,9 @@ class Beginning:
         self._limits = limits
         self._default: WhenBusy = default
         self._under_way: dict[str, tuple[str, asyncio.Future[Begun]]] = {}
+        self._registering: dict[
+            str, list[asyncio.Future[None]]
+        ] = {}  # by thread: sends that are not live yet
 
     async def begin(
         self,
@@ -114,10 +124,11 @@ class Beginning:
 
         async def send(policy: Literal["raise", "queue"], more: RunExtras) -> ScopedRun:
             try:
-                sending = await runs.send(
-                    agent, thread, run_id, ask, extras=more, digest=digest, when_busy=policy
-                )
-                await sending.committed()
+                with self._registers(thread.key):
+                    sending = await runs.send(
+                        agent, thread, run_id, ask, extras=more, digest=digest, when_busy=policy
+                    )
+                    await sending.committed()
             except BaseException:
                 self._served.traces.refused(key)
                 raise
@@ -131,6 +142,27 @@ class Beginning:
         )
         task.add_done_callback(lambda done: self._over(key, done))
         return await asyncio.shield(made)
+
+    @contextmanager
+    def _registers(self, thread_key: str) -> Iterator[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        others = self._registering.setdefault(thread_key, [])
+        others.append(done)
+        try:
+            yield
+        finally:
+            done.set_result(None)
+            others.remove(done)
+            if not others:
+                self._registering.pop(thread_key, None)
+
+    async def _registered(self, thread: ScopedThread) -> bool:
+        """Waits for another send on the thread: until it has a run, no policy can be applied to it. False: there is none."""
+        others = self._registering.get(thread.key)
+        if not others:
+            return False
+        done, _ = await asyncio.wait(others, timeout=_SETTLE_S, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
 
     def _over(self, key: str, task: asyncio.Task[object]) -> None:
         _, made = self._under_way.pop(key)
@@ -154,6 +186,8 @@ class Beginning:
         extras: RunExtras,
         when_busy: WhenBusy | None,
         send: Callable[[Literal["raise", "queue"], RunExtras], Awaitable[ScopedRun]],
+        *,
+        tries: int = _TRIES,
     ) -> Begun:
         limit = self._limits.runs_per_tenant
         if limit is not None and await runs.count_live() >= limit:
@@ -168,7 +202,8 @@ class Beginning:
                 case "raise":
                     raise await live.in_the_way()
                 case "steer":
-                    return Begun(live.key, await _steered(live, run_id, ask, extras), other=True)
+                    if (steered := await _steered(live, run_id, ask, extras)) is not None:
+                        return Begun(live.key, steered, other=True)
                 case "queue":
                     return Begun(
                         key, None, queued=self._served.spawn(_queued(live, send, extras), f"queued {run_id}")
@@ -179,13 +214,21 @@ class Beginning:
             if policy == "rollback":
                 extras = _in_place_of(live, extras)
         try:
-            return Begun(key, await send("raise", extras))
-        except ThreadConflict:  # another process was faster: once more, on the path as it is now
-            return Begun(key, await send("raise", extras))
+            try:
+                return Begun(key, await send("raise", extras))
+            except ThreadConflict:  # another process was faster: once more, on the path as it is now
+                return Begun(key, await send("raise", extras))
         except (AgentBusy, Unsupported) as error:
             if error.code != "thread_busy":
                 raise
+            came = policy in _ANSWERS and await self._registered(thread)
             found = await thread.live()
+            stays = (
+                live is not None and found is not None and found.key == live.key
+            )  # it does not end in its time
+            if policy in _ANSWERS and not stays and (came or found is not None or tries):
+                left = max(tries - 1, 0)
+                return await self._begin(runs, agent, thread, run_id, ask, extras, policy, send, tries=left)
             raise (
                 Problem(409, "thread_busy", str(error)) if found is None else await found.in_the_way()
             ) from error
@@ -199,12 +242,14 @@ def _in_place_of(live: ScopedRun, extras: RunExtras) -> RunExtras:
     return replace(extras, parent=spec.parent, base=None)
 
 
-async def _steered(live: ScopedRun, run_id: str, ask: Ask, extras: RunExtras) -> ScopedRun:
-    """The live run takes the message in (AG-84)."""
+async def _steered(live: ScopedRun, run_id: str, ask: Ask, extras: RunExtras) -> ScopedRun | None:
+    """The live run takes the message in (AG-84); None if it has ended meanwhile, and is in nobody's way any more."""
     if ask.content is None:
         raise await live.in_the_way()
     message = Message(extras.message_id or f"{run_id}:message", "user", ask.content)
     ack = await live.command(Command(f"steer:{run_id}", live.key, Steer(message)))
+    if ack.state == "rejected" and ack.code == "ended":
+        return None
     if ack.state in ("rejected", "unsupported"):
         raise Problem(409 if ack.state == "rejected" else 422, ack.code or ack.state, ack.message)
     return live
