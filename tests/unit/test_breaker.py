@@ -119,6 +119,58 @@ def test_a_longer_cycle_than_the_period_is_none() -> None:
         assert breakers.finished([A, B, C][turn % 3], "succeeded", same()) is None
 
 
+def _batches(breakers: Breakers, *cycle: list[Any]) -> tuple[int, list[int], int]:
+    """Plays batches in turn until the run is to end: calls that ran, batches with a note, batches played."""
+    ran, noted, turn = 0, [], 0
+    while not breakers.stops and turn < 100:
+        batch = cycle[turn % len(cycle)]
+        passed = []
+        for key in batch:
+            if (refused := breakers.refusal(key)) is not None:
+                breakers.refused(refused[0])
+            else:
+                passed.append(key)
+        trips = [breakers.finished(key, "succeeded", same()) for key in passed]
+        if any([*trips, breakers.batch_over(len(passed))]):
+            noted.append(turn)
+        ran += len(passed)
+        turn += 1
+    return ran, noted, turn
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8, 40])
+def test_a_batch_that_repeats_as_a_whole_is_one_step_of_a_loop(size: int) -> None:
+    """§3.9, [155]: of any size, each of its calls runs five times, and a refused batch counts once."""
+    batch = [key_of("a", {"n": number}) for number in range(size)]
+    assert _batches(repetition(), batch) == (5 * size, [2], 8)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 1, 1), (4, 1), (2, 5, 1)])
+def test_batches_may_take_turns(sizes: tuple[int, ...]) -> None:
+    """§3.9: up to max_period of them; what runs is five full cycles, whatever is refused on the way."""
+    cycle = [[key_of(f"t{at}", {"n": n}) for n in range(size)] for at, size in enumerate(sizes)]
+    ran, noted, turns = _batches(repetition(), *cycle)
+    assert (ran, noted, turns) == (5 * sum(sizes), [3 * len(sizes) - 1], 7 * len(sizes) + 1)
+
+
+@pytest.mark.parametrize("batch", [[A, A, B, B], [A, B, B], [A, B, A, B, C, C]])
+def test_a_batch_whose_end_repeats_itself_is_still_one_step(batch: list[Any]) -> None:
+    """§3.9: what repeats most often counts."""
+    assert _batches(repetition(), batch) == (5 * len(batch), [2], 8)
+
+
+def test_a_batch_with_one_changed_result_is_progress() -> None:
+    """§3.9"""
+    breakers = repetition()
+    for turn in range(20):
+        for number in range(6):
+            key = key_of("a", {"n": number})
+            assert breakers.refusal(key) is None
+            text = str(turn) if number == 4 else "x"
+            assert breakers.finished(key, "succeeded", same(text)) is None
+        assert breakers.batch_over(6) is None
+
+
 def test_doing_something_else_ends_a_cycle() -> None:
     breakers = repetition()
     for _ in range(5):

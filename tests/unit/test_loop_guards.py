@@ -262,6 +262,21 @@ async def test_a_model_that_repeats_itself_is_told_then_refused_then_stopped() -
     assert not any("[Note" in message.text for message in run.messages)
 
 
+async def test_a_batch_that_is_made_again_and_again_is_a_loop_whatever_its_size() -> None:
+    """§3.9, [155], LP-39: told, refused as a whole, stopped; and the same if it was resumed at any append."""
+    batch = [call("look", {"n": n}) for n in range(5)]
+    scripts = [batch] * 12
+    whole = rig(*scripts, tools=[look])
+    assert await whole.run() == Incomplete("breaker")
+    outcomes = [end.outcome for end in whole.of(CallFinished)]
+    assert outcomes == ["succeeded"] * 25 + ["refused"] * 15
+    assert "[Note" in whole.provider.requests[3].messages[-1].text
+    for cut in whole.appends[:: max(1, len(whole.appends) // 12)]:
+        run = rig(*scripts, tools=[look], records=whole.records[:cut])
+        assert await run.resume() == Incomplete("breaker")
+        assert [end.outcome for end in run.of(CallFinished)] == outcomes
+
+
 async def test_breakers_that_are_off_change_nothing() -> None:
     """LP-39: None leaves payloads byte-identical."""
     run = rig(*looks(*[1] * 9), "ok", tools=[look], config=LoopConfig(repetition_breaker=None))

@@ -7,7 +7,7 @@ the same things in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -52,7 +52,8 @@ class ToolMisuseBreaker(msgspec.Struct, frozen=True, kw_only=True):
 class RepetitionBreaker(msgspec.Struct, frozen=True, kw_only=True):
     """For calls that are made again and again with the same outcome, also in cycles of up to `max_period` calls.
 
-    A changed result is progress. All figures count full cycles.
+    Batches of any size that repeat as a whole count like calls: a cycle may have up to `max_period` of them. A changed
+    result is progress. All figures count full cycles.
     """
 
     note_after: int = 3
@@ -107,7 +108,9 @@ class Breakers:
         self._repetition = repetition
         self._rejected: dict[Key, _Rejections] = {}
         self._recent: list[Entry] = []
+        self._sizes: list[int] = []  # of the last batches: how many calls of each ran
         self._cycle: tuple[int, int] | None = None  # what the recent calls repeat: period and count
+        self._ahead = 0  # refusals since: how far the model has gone on in its cycle without a call that ran
         self._noted_cycles: set[tuple[Key, ...]] = set()
         self._refusals = {"misuse": 0, "repetition": 0}
 
@@ -137,7 +140,7 @@ class Breakers:
         cycle, repetition = self._cycle, self._repetition
         if repetition is not None and cycle is not None:
             period, count = cycle
-            if count >= repetition.refuse_after and self._recent[-period].key == key:
+            if count >= repetition.refuse_after and self._recent[self._ahead % period - period].key == key:
                 return "repetition", (
                     f"{key[0]} was called {count} times in a row with these arguments and the same outcome, so this "
                     "call is refused. Nothing will change: use what you have, or do something else."
@@ -145,7 +148,11 @@ class Breakers:
         return None
 
     def refused(self, breaker: str) -> None:
-        """Counts a refusal."""
+        """Counts a refusal; of a cycle that is refused, only its first call."""
+        if breaker == "repetition":
+            self._ahead += 1
+            if self._cycle is not None and (self._ahead - 1) % self._cycle[0]:
+                return
         self._refusals[breaker] += 1
 
     # After a call
@@ -173,10 +180,26 @@ class Breakers:
         if repetition is None:
             return None
         self._recent.append(Entry(key, outcome, content))
-        longest = repetition.max_period * repetition.refuse_after
+        self._ahead = 0
+        return self._told(self._found_cycle(range(1, repetition.max_period + 1)))
+
+    def batch_over(self, ran: int) -> Trip | None:
+        """All calls of a batch were told, and so many of them had run; a note if whole batches repeat long enough."""
+        repetition = self._repetition
+        if repetition is None or not ran:
+            return None
+        self._sizes = [*self._sizes, ran][-repetition.max_period :]
+        periods = [sum(self._sizes[-count:]) for count in range(1, len(self._sizes) + 1)]
+        longest = max(repetition.max_period, periods[-1]) * repetition.refuse_after
         if len(self._recent) > 2 * longest:
             del self._recent[:-longest]
-        cycle = self._cycle = self._found_cycle()
+        return self._told(self._found_cycle({*range(1, repetition.max_period + 1), *periods}))
+
+    def _told(self, cycle: tuple[int, int] | None) -> Trip | None:
+        """Keeps what the recent calls repeat; a note if that is long enough, and new."""
+        repetition = self._repetition
+        assert repetition is not None
+        self._cycle = cycle
         if cycle is None or cycle[1] < repetition.note_after:
             return None
         period, count = cycle
@@ -198,16 +221,10 @@ class Breakers:
         for key in [key for key, known in self._rejected.items() if key[0] == tool and known.count < limit]:
             del self._rejected[key]
 
-    def _found_cycle(self) -> tuple[int, int] | None:
-        """The shortest period with which the last calls repeat, and how often in full; None if they do not."""
-        recent, repetition = self._recent, self._repetition
-        if repetition is None or len(recent) < 2:
-            return None
-        for period in range(1, repetition.max_period + 1):
-            count = _repeats(recent, period)
-            if count >= 2:
-                return period, count
-        return None
+    def _found_cycle(self, periods: Iterable[int]) -> tuple[int, int] | None:
+        """The period that the last calls repeat most often, the shortest of several; None if they repeat nothing."""
+        found = max([(_repeats(self._recent, period), -period) for period in periods])
+        return (-found[1], found[0]) if found[0] >= 2 else None
 
 
 def _repeats(entries: Sequence[Entry], period: int) -> int:

@@ -45,9 +45,10 @@ class Guards:
         work = self._work
         ran = [(call, ends[call.call_id]) for call in calls if call.call_id in ends]
         if work.breakers.on:
-            for call, end in ran:
-                if end.outcome in ("succeeded", "failed"):
-                    self._arm(work.breakers.finished(_key(call), end.outcome, end.content))
+            whole = [(call, end) for call, end in ran if end.outcome in ("succeeded", "failed")]
+            for call, end in whole:
+                self._arm(work.breakers.finished(_key(call), end.outcome, end.content))
+            self._arm(work.breakers.batch_over(len(whole)))
         succeeded = any(end.outcome == "succeeded" for _, end in ran)
         work.failed_turns = 0 if succeeded else work.failed_turns + 1
 
