@@ -143,6 +143,14 @@ def test_ids_are_unique_in_the_thread() -> None:
     ]
 
 
+def test_an_id_that_cannot_be_written_becomes_one_that_can() -> None:
+    """PV-5, PV-13: keys are made of it; what an adapter of one's own gives is anything."""
+    message = assembled(
+        ToolCallDelta(0, "c\ud83d", "f", "", "c\ud83d"), ToolCallDelta(1, "c\0", "f", "", "c\0")
+    ).message()
+    assert [call.call_id for call in message.tool_calls] == ["c\ufffd", "c\ufffd_2"]
+
+
 def test_made_ids_differ_between_messages() -> None:
     """PV-5: without a maker they carry the message's id, so they do not start anew each turn."""
     event = ToolCallDelta(0, "call_1", "f", "")

@@ -96,6 +96,24 @@ async def test_large_content_becomes_artifacts_with_a_preview(journal) -> None:
         assert (await journal.verify()).problems == ()
 
 
+async def test_characters_that_nobody_can_write_do_not_fail_what_is_measured(journal) -> None:
+    """RC-71, RC-4: they are replaced, as in a fact that nobody measures."""
+    parts = (Text("a\ud83dz"), Structured({"\ud83d": "x\ude00"}), Text("\ud83d" * 300_000))
+
+    async def work(_start, port) -> None:
+        await port.record(TurnStarted(1), ModelRequested(1, 1, "m1"))
+        await port.record(ModelAttemptEnded(1, 1, "answered"))
+        await port.record(MessageAdded(Message("m1", "assistant", parts), 1))
+
+    async with RunController(ScriptedRuntime(work, END), journal=journal) as runs:
+        run = await runs.start(spec())
+        assert (await run.wait()).outcome == Completed()
+        (added,) = [item.fact for item in await run.events() if isinstance(item.fact, MessageAdded)]
+        small, data, long = added.message.parts
+        assert (small, data) == (Text("a\ufffdz"), Structured({"\ufffd": "x\ufffd"}))
+        assert (await journal.get_blob(long.digest)).decode() == "\ufffd" * 300_000
+
+
 async def test_what_cannot_spill_is_refused_and_the_run_goes_on() -> None:
     """RC §3.12: `too_large`; nothing is stored of it."""
     codes: list[str] = []

@@ -31,7 +31,7 @@ from ..responses import (
 )
 from .canonical import MAX_DEPTH, NotJSON, check, misshapen, ordered
 from .prices import is_money
-from .unicode import clean_json
+from .unicode import clean, clean_json
 
 Told: TypeAlias = TextTold | ReasoningTold | ArgumentsTold
 """What a port can be told of an event. `index` is the block's number, `offset` is filled in."""
@@ -321,7 +321,7 @@ class Assembly:
             while self._used(made):
                 made = self._make()
         else:
-            made = wanted = event.call_id
+            made = wanted = clean(event.call_id or "")
             count = 1
             while self._used(made):
                 count += 1

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from ..core.canonical import scrub
 from ..events import CallFinished, CallObserved, Fact, MessageAdded
 from ..messages import MEDIA, ArtifactRef, Part, Structured, Text
 from ..records import Draft
@@ -53,8 +54,8 @@ async def spill(draft: Draft, limit: int, largest: int, put: Put) -> Draft | Non
 
     Equal content gives equal facts, so a repeat of a spilled fact is still a repeat.
     """
+    draft, size = _measured(draft)
     parts = _parts_of(draft.fact)
-    size = len(msgspec.json.encode(draft.fact))
     if size <= limit:
         return draft
     bodies = [(part, _body_of(part)) for part in parts]
@@ -69,6 +70,15 @@ async def spill(draft: Draft, limit: int, largest: int, put: Put) -> Draft | Non
     if size > limit or not parts:
         return None
     return replace(draft, fact=_with_parts(draft.fact, tuple(made)))
+
+
+def _measured(draft: Draft) -> tuple[Draft, int]:
+    """The fact, its text as it will be stored where that cannot be written as it is, and its bytes."""
+    try:
+        return draft, len(msgspec.json.encode(draft.fact))
+    except UnicodeEncodeError:
+        draft = replace(draft, fact=scrub(draft.fact))
+        return draft, len(msgspec.json.encode(draft.fact))
 
 
 def _parts_of(fact: object) -> tuple[Part, ...]:
