@@ -74,6 +74,12 @@ def test_wordings_are_matched_loosely(row: dict, shape: str) -> None:
         (429, {"error": {"message": "maximum context length exceeded for your tier: too many tokens"}}, "rate_limit", None),
         (404, {"error": {"code": "model_not_found", "message": "no such model"}}, "invalid_request", "model_not_found"),
         # the wording, last
+        (400, {"error": {"message": "The daily token quota exceeded for context caching"}}, "quota", None),
+        (400, {"error": {"message": "You exceeded the context token quota of your plan"}}, "quota", None),
+        (400, {"error": {"message": "Request queue is full: 30000 prompt tokens exceed the context limit of the batch"}}, "overloaded", None),
+        (400, {"error": {"message": "Range of input length should be [1, 30720]"}}, "context_overflow", None),
+        (422, {"error": "Input validation error: `inputs` must have less than 4096 tokens. Given: 5000", "error_type": "validation"}, "context_overflow", None),
+        (422, {"error": "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens and 100 `max_new_tokens`", "error_type": "validation"}, "context_overflow", None),
         (400, {"error": {"message": "max_tokens is too large: 100000. This model supports at most 4096 completion tokens"}}, "invalid_request", None),
         (400, {"error": {"message": "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens for claude"}}, "invalid_request", None),
         (400, {"error": {"message": "maxOutputTokens value of 70000 but the supported range is from 1 to 65537"}}, "invalid_request", None),

@@ -86,8 +86,20 @@ _PAIRING: Final = re.compile(
 )
 _PASSING: Final[tuple[tuple[ErrorKind, re.Pattern[str]], ...]] = (
     ("rate_limit", re.compile(r"rate.?limit|too many (requests|tokens)|throttl", re.IGNORECASE)),
-    ("quota", re.compile(r"exceeded your current quota|insufficient (balance|credits|quota)", re.IGNORECASE)),
-    ("overloaded", re.compile(r"\boverload|over ?capacity|service (is )?unavailable", re.IGNORECASE)),
+    (
+        "quota",
+        re.compile(
+            r"exceed.{0,40}\bquota|\bquota.{0,20}exceed|insufficient (balance|credits|quota)", re.IGNORECASE
+        ),
+    ),
+    (
+        "overloaded",
+        re.compile(
+            r"\boverload|over ?capacity|service (is )?unavailable|\bqueue (is |limit )?(full|exceed|reached)"
+            r"|exceed.{0,40}\bqueue",
+            re.IGNORECASE,
+        ),
+    ),
 )
 _OVERFLOW: Final = re.compile(
     r"(maximum|max|model'?s?|available|allowed).{0,40}(context|prompt|input).{0,12}(length|window|size|limit|token)"
@@ -95,7 +107,9 @@ _OVERFLOW: Final = re.compile(
     r"|(prompt|input|request|message).{0,20}(is |are )?too (long|large)"
     r"|(input|prompt).{0,8}(token count|tokens?|length).{0,40}(exceed|over|above|longer|greater|larger)"
     r"|exceed.{0,40}(context|maximum (input|number of (input )?tokens)|input (limit|length))"
-    r"|reduce the length of the (messages|prompt|input)|too many (input |prompt )?tokens in",
+    r"|reduce the length of the (messages|prompt|input)|too many (input |prompt )?tokens in"
+    r"|inputs?\W{0,3} tokens \+ \W?max_new_tokens|inputs?\W{0,3} must have less than .{1,12} tokens"
+    r"|range of input length",
     re.IGNORECASE | re.DOTALL,
 )
 
