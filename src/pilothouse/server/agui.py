@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import ClassVar, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +24,8 @@ from ..core.agui.content import snapshot
 from ..core.agui.ends import Detail, Names, interrupt
 from ..core.agui.events import Profile
 from ..core.agui.input import (
+    ClientMessage,
+    Plan,
     RunInput,
     history_of,
     imported,
@@ -59,8 +62,24 @@ from .stream import Closing, Opening, Reader, Stream
 logger = logging.getLogger("pilothouse.server")
 
 
+class Planner(Protocol):
+    """Understands a client's list of messages against the path (`core.agui.input.plan`)."""
+
+    def __call__(
+        self,
+        messages: Sequence[ClientMessage],
+        path: Sequence[HistoryMessage],
+        *,
+        head: str | None,
+        broken: bool,
+    ) -> Plan: ...
+
+
 class AGUIFace:
     """The routes of this protocol."""
+
+    HEADERS: ClassVar[Mapping[str, str]] = {}
+    """On its streams, besides those of all."""
 
     def __init__(
         self,
@@ -90,9 +109,21 @@ class AGUIFace:
         wanted_id = call.headers.get("x-run-id")
         if wanted_id is not None and wanted_id != asked.run_id:
             raise invalid(("X-Run-Id", "must equal runId"))
+        digest = digest_of({name: value for name, value in body.items() if name != "protocolVersion"})
+        return await self.take(call, agent, asked, digest, profile)
+
+    async def take(
+        self,
+        call: Call,
+        agent: str,
+        asked: RunInput,
+        digest: str,
+        profile: Profile,
+        planner: Planner = plan,
+    ) -> ASGIApp:
+        """The same for what was read already; `digest` tells an equal request from another."""
         for warning in asked.warnings:
             logger.warning("run %s: %s", asked.run_id, warning)
-        digest = digest_of({name: value for name, value in body.items() if name != "protocolVersion"})
         if (known := await call.runs.find_run(asked.run_id)) is not None:
             return await self._again(call, known, asked, digest, agent, profile)
         thread = await call.runs.thread(checked(asked.thread_id, "threadId"))
@@ -106,9 +137,9 @@ class AGUIFace:
         if head is not None and view is not None and view.requests:
             answers = answers_of(asked, view.requests)
             if answers or asked.resume:
-                return await self._answer(call, thread, head, view, asked, answers, profile)
+                return await self._answer(call, thread, head, view, asked, answers, profile, planner)
             self._go_on(asked, view.requests)
-        return await self._start(call, agent, thread, head, asked, digest, profile)
+        return await self._start(call, agent, thread, head, asked, digest, profile, planner)
 
     def _go_on(self, asked: RunInput, requests: Sequence[Request]) -> None:
         """Whether a new message may end a run that waits: not while a person is asked, unless it says so (SV-105)."""
@@ -164,6 +195,7 @@ class AGUIFace:
         asked: RunInput,
         digest: str,
         profile: Profile,
+        planner: Planner,
     ) -> ASGIApp:
         props = own_props(asked)
         status = "" if head is None else (await head.view()).status
@@ -171,7 +203,7 @@ class AGUIFace:
             planned = imported(asked.messages)
         else:
             path = await thread.path(head)
-            planned = plan(
+            planned = planner(
                 asked.messages, path, head=None if head is None else head.key, broken=status in UNFINISHED
             )
         if asked.resume and not planned.new:
@@ -212,11 +244,14 @@ class AGUIFace:
                 run = await begun.run()
             except (PilothouseError, Problem) as error:
                 problem = problem_of(error)
-                said = agui.RunError(problem.detail or problem.code, problem.code)
-                raise Closing(frame(said, None, "")) from error
+                raise Closing(self._refused(problem.detail or problem.code, problem.code)) from error
             return run, self._reader(run, Segment(asked.run_id, 1), names, joined=False)
 
         return self._open(call, asked.run_id, asked.thread_id, names, opening, key=begun.key)
+
+    def _refused(self, message: str, code: str) -> bytes:
+        """The end of a stream whose run was refused after all."""
+        return frame(agui.RunError(message, code), None, "")
 
     # Answers
 
@@ -229,6 +264,7 @@ class AGUIFace:
         asked: RunInput,
         answers: Mapping[str, Resolution],
         profile: Profile,
+        planner: Planner,
     ) -> ASGIApp:
         """Answers the open requests of the waiting run, once, and follows it (SV-103, SV-104).
 
@@ -238,7 +274,7 @@ class AGUIFace:
             raise pending(missing)
         if not answers:
             raise pending(view.requests)
-        planned = plan(asked.messages, await thread.path(run), head=run.key, broken=False)
+        planned = planner(asked.messages, await thread.path(run), head=run.key, broken=False)
         for message in planned.new:  # what is said with the answers comes behind them
             said = Message(message.id, "user", message.parts or (Text(""),))
             check_taken(await run.command(Command(f"agui-message:{message.id}", run.key, Steer(said))))
@@ -400,7 +436,7 @@ class AGUIFace:
         cursor: tuple[Position, str] | None = None,
         known: Collection[str] = (),
         note: agui.Custom | None = None,
-    ) -> Following:
+    ) -> Reader:
         return Following(
             run,
             segment,
@@ -464,7 +500,7 @@ class AGUIFace:
         if refusal is not None:
             status, code = refusal
             raise Problem(status, code, "too many streams are open", headers={"Retry-After": "1"})
-        headers = {"Pilothouse-Run-Id": names.run_id, "Pilothouse-Thread-Id": thread_id}
+        headers = {"Pilothouse-Run-Id": names.run_id, "Pilothouse-Thread-Id": thread_id, **self.HEADERS}
         if replayed:
             headers["Idempotent-Replayed"] = "true"
 
@@ -474,7 +510,7 @@ class AGUIFace:
                 return None
             return await run.cancel("disconnected")
 
-        face = "copilotkit" if call.path.startswith("/copilotkit") else "agui"
+        face = call.path.split("/")[1]
         return Stream(
             self._registry,
             run=key,
@@ -492,4 +528,4 @@ def _messages(path: Sequence[HistoryMessage]) -> JSON:
     return [msgspec.json.decode(agui.encode(message)) for message in snapshot(path, profile="1.0")]
 
 
-__all__ = ["AGUIFace"]
+__all__ = ["AGUIFace", "Planner"]

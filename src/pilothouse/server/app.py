@@ -24,6 +24,7 @@ from ..errors import ConfigError
 from ..records import RunEntry, RunQuery
 from ..runs.timing import RunTiming
 from .agui import AGUIFace
+from .aisdk import AISDKFace
 from .artifacts import ArtifactsFace
 from .auth import Authenticator, AuthRequest, LoopbackOnly
 from .begin import Beginning
@@ -174,11 +175,14 @@ class Server:
         beginning = Beginning(self._served, self.registry, self.limits, when_busy)
         leaving = DisconnectPolicy(self.registry, on_disconnect, self._served.spawn)
         self.routes = Routes()
-        face = AGUIFace(self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
+        given = (self.registry, beginning, leaving, agui or AGUIOptions(), error_detail, history)
+        face = AGUIFace(*given)
         if "agui" in faces:
             self._add_agui(face)
         if "copilotkit" in faces:
             self._add_copilotkit(CopilotKitFace(face))
+        if "aisdk" in faces:
+            self._add_aisdk(AISDKFace(*given))
         if "control" in faces:
             self._add_control(ControlFace(self.registry, beginning, leaving), ThreadsFace(), ArtifactsFace())
         self.routes.add("GET", "/metrics", self._metrics)
@@ -209,6 +213,11 @@ class Server:
         self.routes.add("POST", "/copilotkit/agent/{agent}/run", face.run)
         self.routes.add("POST", "/copilotkit/agent/{agent}/connect", face.connect)
         self.routes.add("POST", "/copilotkit/agent/{agent}/stop/{thread}", face.stop)
+
+    def _add_aisdk(self, face: AISDKFace) -> None:
+        self.routes.add("POST", "/aisdk/{agent}", face.post)
+        self.routes.add("GET", "/aisdk/{agent}/{chat}/stream", face.resume)
+        self.routes.add("POST", "/aisdk/{agent}/{chat}/stop", face.stop)
 
     def _add_control(self, runs: ControlFace, threads: ThreadsFace, artifacts: ArtifactsFace) -> None:
         exports = ExportsFace()

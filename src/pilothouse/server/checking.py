@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .served_agent import AutoRecover
 from .settings import CORS, AGUIOptions, CancelAfter, HistoryPolicy, ServerLimits, StreamOptions, WhenBusy
 
-FACES: Final = ("agui", "control", "copilotkit", "page")
+FACES: Final = ("agui", "control", "copilotkit", "aisdk", "page")
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "when_busy": get_args(WhenBusy),

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from ..contracts import Clock
 from ..core.agui import events as agui
 from ..core.agui.content import snapshot
 from ..core.agui.ends import Names
@@ -28,6 +29,22 @@ _SNAPSHOT_LIMIT: Final = 8 * 1024 * 1024
 """A frame stays under the buffer of the reference client (SV-41)."""
 
 _TOOL_NOTES_S: Final = 0.25
+
+
+class Thinned:
+    """At most four notes a second of one thing: which of them are due."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._noted: dict[str, float] = {}
+
+    def due(self, key: str) -> bool:
+        """Whether a note of it may be sent now."""
+        now = self._clock.monotonic()
+        if now - self._noted.get(key, -1.0) < _TOOL_NOTES_S:
+            return False
+        self._noted[key] = now
+        return True
 
 
 class Following:
@@ -55,7 +72,7 @@ class Following:
         self._registry = registry
         self._options = options
         self._note = note
-        self._noted: dict[str, float] = {}
+        self._thinned = Thinned(registry.clock)
         self._verifier = Verifier(names.profile) if options.verify and cursor is None else None
         self._projector = Projector(
             names,
@@ -116,7 +133,7 @@ class Following:
         tag = self._projector.tag
         out: list[bytes] = []
         for event, position, key in frames:
-            if key is not None and not self._due(key):
+            if key is not None and not self._thinned.due(key):
                 continue
             made = event
             if isinstance(made, StateAt):
@@ -141,14 +158,6 @@ class Following:
                 out.append(frame(self._note, None, tag))
                 self._note = None
         return b"".join(out)
-
-    def _due(self, key: str) -> bool:
-        """At most four notes a second of one tool."""
-        now = self._registry.clock.monotonic()
-        if now - self._noted.get(key, -1.0) < _TOOL_NOTES_S:
-            return False
-        self._noted[key] = now
-        return True
 
     async def _filled(self, wanted: Snapshot) -> tuple[agui.MessagesSnapshot, bytes] | None:
         """The conversation as the snapshot is to show it, and as it is sent: made once for all who read the run now."""
@@ -176,4 +185,4 @@ class Following:
         return made, agui.encode(made)
 
 
-__all__ = ["Following"]
+__all__ = ["Following", "Thinned"]

@@ -154,6 +154,16 @@ _SCHEMAS: Final[Mapping[str, JSONSchema]] = MappingProxyType(
             code={"type": ["string", "null"]},
             message=_TEXT,
         ),
+        "Chat": _record(
+            "id messages",
+            id=_ID,
+            messages={
+                "type": "array",
+                "items": _record("id role parts", id=_TEXT, role=_TEXT, parts={"type": "array", "items": _OBJECT}),
+            },
+            trigger={"enum": ["submit-message", "regenerate-message"]},
+            messageId=_TEXT,
+        ),
         "RunInput": _record(
             "threadId runId messages",
             threadId=_ID,
@@ -232,6 +242,9 @@ ROWS: Final[Mapping[tuple[str, str], Row]] = MappingProxyType(
         ("POST", "/copilotkit/agent/{agent}/stop/{thread}"): Row(
             "copilotkit", {200: _STOPPED}, _record("", runId=_maybe(_ID)), body_required=False
         ),
+        ("POST", "/aisdk/{agent}"): Row("ai-sdk", {200: _EVENTS}, _ref("Chat"), headers=_KEYED),
+        ("GET", "/aisdk/{agent}/{chat}/stream"): Row("ai-sdk", {200: _EVENTS, 204: None}),
+        ("POST", "/aisdk/{agent}/{chat}/stop"): Row("ai-sdk", {200: _STOPPED}, _OBJECT, body_required=False),
         ("GET", "/v1/agents"): Row("runs", {200: _page(_OBJECT)}),
         ("POST", "/v1/runs"): Row(
             "runs",

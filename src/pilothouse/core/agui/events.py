@@ -7,6 +7,7 @@ is here; which event is legal when is `verify.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, dataclass_transform, get_args
 
 import msgspec
@@ -514,7 +515,7 @@ _type_decoder: Final = msgspec.json.Decoder(_Typed)
 _SEPARATORS: Final = ((b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"), (b"\xc2\x85", b"\\u0085"))
 
 
-def encode(event: Wire) -> bytes:
+def encode(event: Wire | Mapping[str, Any]) -> bytes:
     """JSON on one line, whatever a reader takes for a line's end (SV-41). Lone surrogates become U+FFFD."""
     try:
         data = _encode(event)

@@ -74,6 +74,7 @@ class Projector:
         since, until: the facts of the segment; `until` is the first one of the next segment.
         final_snapshot: whether MESSAGES_SNAPSHOT stands before a finish.
         known: ids of user messages that the reader has sent itself: they are not told.
+        flow: makes the short way for flowing text, in the words of the reader's protocol.
 
     Attributes:
         ended: the terminal event was given.
@@ -91,9 +92,11 @@ class Projector:
         until: int | None = None,
         final_snapshot: bool = True,
         known: Collection[str] = (),
+        flow: type[Flow] = Flow,
     ) -> None:
         self.ended = False
         self.seq = 0
+        self._flow_of = flow
         self._names = names
         self._cursor = cursor
         self._tag = tag
@@ -539,7 +542,7 @@ class Projector:
         frames, self._frames = self._frames, []
         if (flowing := current.flowing()) is not None:
             part, content = flowing
-            self._flow = Flow(
+            self._flow = self._flow_of(
                 part, current.id, current.at, seq=self.seq, tag=self.tag, content=content, next_n=self._next_n
             )
         return frames
