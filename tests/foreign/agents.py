@@ -73,11 +73,12 @@ async def question(ctx: ToolContext[Any]) -> str:
 def answer(request: ModelRequest) -> Any:
     """The script of one response."""
     said = next(message.text for message in reversed(request.messages) if message.role == "user")
-    last = request.messages[-1]
+    last, word = request.messages[-1], said.split()[0]
     if last.role == "tool":
         results = [message.text for message in request.messages if message.role == "tool"]
+        if word == "tidal":
+            return [thought("I know now. "), "The answer: ", gate(), results[-1]]
         return [thought("I know now. "), "The answer: ", results[-1]]
-    word = said.split()[0]
     made = SCRIPTS.get(word)
     return [f"You said {said}."] if made is None else made(said, len(request.messages))
 
@@ -89,6 +90,7 @@ def _pieces(said: str, _: int) -> list[Any]:
 SCRIPTS: dict[str, Any] = {
     "think": lambda *_: [thought("Let me "), thought("see. "), "It is ", "clear.", Usage(11, output=7)],
     "tide": lambda _, n: ["Let me look. ", call("tide", {"place": "Bréhat"}, call_id=f"tide-{n}")],
+    "tidal": lambda _, n: ["Let me look. ", call("tide", {"place": "Bréhat"}, call_id=f"tide-{n}")],
     "both": lambda _, n: [
         call("tide", {"place": "Bréhat"}, call_id=f"a-{n}"),
         call("tide", {"place": "Ouessant"}, call_id=f"b-{n}"),

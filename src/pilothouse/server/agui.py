@@ -72,7 +72,9 @@ class Planner(Protocol):
         *,
         head: str | None,
         broken: bool,
-    ) -> Plan: ...
+    ) -> Plan:
+        """What the request asks for."""
+        ...
 
 
 class AGUIFace:

@@ -110,10 +110,11 @@ def read_chat(body: Mapping[str, Any]) -> Chat:
 def _faults(path: str, item: Any) -> list[Fault]:
     if not isinstance(item, dict):
         return [(path, "must be an object")]
-    found: list[Fault] = []
-    for name in ("id", "role"):
-        if not isinstance(item.get(name), str) or not item[name]:
-            found.append((f"{path}.{name}", "must be a text that is not empty"))
+    found = [
+        (f"{path}.{name}", "must be a text that is not empty")
+        for name in ("id", "role")
+        if not isinstance(item.get(name), str) or not item[name]
+    ]
     if not isinstance(item.get("parts"), list) or not all(isinstance(part, dict) for part in item["parts"]):
         found.append((f"{path}.parts", "must be a list of objects"))
     return found
