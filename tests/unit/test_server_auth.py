@@ -13,7 +13,7 @@ from asgikit import Connection, ask, run_input, served
 from pilothouse.errors import ConfigError
 from pilothouse.journal.memory import MemoryJournal
 from pilothouse.messages import Message
-from pilothouse.server import agui, artifacts, control, copilotkit, exports, threads
+from pilothouse.server import agui, aisdk, artifacts, control, copilotkit, exports, threads
 from pilothouse.server.auth import (
     AuthRequest,
     BearerTokens,
@@ -265,7 +265,7 @@ def test_what_looks_derived_cannot_be_forged_by_the_local_tenant() -> None:
 
 def test_no_route_reaches_the_run_controller_or_the_journal() -> None:
     """SV-11: the door is the only way; read from the source of the route modules."""
-    for module in (agui, artifacts, control, copilotkit, exports, threads):
+    for module in (agui, aisdk, artifacts, control, copilotkit, exports, threads):
         source = inspect.getsource(module)
         for forbidden in (
             "RunController",

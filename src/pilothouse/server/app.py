@@ -85,7 +85,7 @@ class Server:
         auth: who may ask; None is this machine alone.
         faces: which protocols are served.
         on_disconnect: what becomes of a run that nobody follows any more; a mapping says it for each face. Plain AG-UI
-            clients have no stop message, their Stop only closes the connection: `CancelAfter` suits such pages.
+            and AI SDK clients have no stop message, their Stop only closes the connection: `CancelAfter` suits such pages.
         when_busy: what a new send on a busy thread means, unless the request says otherwise.
         history: whose list of messages counts. "server": the thread is the truth and a client's list is understood
             against it; "client": each request brings its whole history, for clients that keep their own.

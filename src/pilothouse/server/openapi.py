@@ -1,4 +1,4 @@
-"""The OpenAPI document of the control API and the AG-UI face, made from the table of routes (SV-263).
+"""The OpenAPI document of the control API and the faces, made from the table of routes (SV-263).
 
 What a route does is said once, in its handler's docstring, and its shapes are those of the vocabulary's structs where one
 of them is on the wire. What is left (which query, which body, which answer) is a row here; a route without a row fails
