@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asgikit import Connection, ask, run_input, served
+from pilothouse.loop.context import ToolContext
 from pilothouse.loop.tools import tool
 from pilothouse.responses import StreamEnd
 from pilothouse.server.auth import BearerTokens, Principal
@@ -309,3 +310,98 @@ async def test_other_faces_see_the_run_and_other_tenants_do_not() -> None:
             await other.ended()
         assert parts(told)[0]["messageId"] == "pilothouse-run:r1"
         assert text(told) == "secret ."
+
+
+async def test_where_a_cut_would_be_hidden_it_is_an_error() -> None:
+    """SV-58, SV-201: with `cut="error"` the note is followed by the error, then `[DONE]`, and the run goes on."""
+    hold = Hold()
+    streams = StreamOptions(max_duration=0.05, cut="error")
+    app = served(ScriptedProvider(["First. ", hold, "Second."]), streams=streams)
+    async with app.lifespan():
+        told = await ask(app, "POST", AT, chat("t1", user("hi", "u1")))
+        assert done(told)
+        assert parts(told)[-1]["type"] == "error"
+        assert {"type": "data-pilothouse-error", "data": {"code": "stream_cut"}, "transient": True} in parts(
+            told
+        )
+        async with Connection(app, "GET", f"{AT}/t1/stream") as again:
+            await again.until(lambda: b"First" in again.body)
+            hold.release()
+            await again.ended()
+        assert text(again) == "First. Second."
+
+
+async def test_a_message_for_a_live_run_goes_by_the_one_table() -> None:
+    """SV-116: refused while somebody follows; `steer` follows the run that took it in, from the start of its message."""
+    hold = Hold()
+    app = served(ScriptedProvider(["First. ", hold, "Second."], "Third."))
+    async with app.lifespan():
+        async with Connection(app, "POST", AT, json_body=chat("t1", user("hi", "u1"))) as first:
+            await first.until(lambda: b"First" in first.body)
+            busy = await ask(app, "POST", AT, chat("t1", user("hi", "u1"), user("faster", "u2")))
+            assert (busy.status, busy.json()["code"]) == (409, "thread_busy")
+            steer = chat("t1", user("hi", "u1"), user("faster", "u2"), pilothouse={"when_busy": "steer"})
+            async with Connection(app, "POST", AT, json_body=steer) as second:
+                await second.until(lambda: b"First" in second.body)
+                hold.release()
+                await second.ended()
+            await first.ended()
+        assert parts(second)[0] == parts(first)[0]
+        assert text(second) == text(first) == "First. Second.Third."
+        notes = [part["data"] for part in parts(first) if part["type"] == "data-pilothouse-message"]
+        assert notes == [{"id": "u2", "text": "faster"}]
+
+
+async def test_a_question_within_a_call_is_answered_by_its_output() -> None:
+    """SV-93, SV-203: the protocol has no question of its own: a note says what is asked, the call's output answers."""
+
+    @tool(effect="human")
+    async def question(ctx: ToolContext[Any]) -> str:
+        """Asks the user."""
+        return "they said " + str(await ctx.ask("Which colour?", schema=str))
+
+    app = served(ScriptedProvider([call("question", {})], "Done."), tools=[question])
+    async with app.lifespan():
+        first = await ask(app, "POST", AT, chat("t1", user("ask", "u1")))
+        (asked,) = [part["data"] for part in parts(first) if part["type"] == "data-pilothouse-request"]
+        assert (asked["message"], asked["toolCallId"]) == ("Which colour?", "call-1-1")
+        part = {
+            "type": "tool-question", "toolCallId": "call-1-1", "state": "output-available", "input": {},
+            "output": "green",
+        }  # fmt: skip
+        message = {"id": parts(first)[0]["messageId"], "role": "assistant", "parts": [part]}
+        second = await ask(app, "POST", AT, chat("t1", user("ask", "u1"), message))
+        assert text(second) == "Done."
+        assert parts(second)[-1] == {"type": "finish", "finishReason": "stop"}
+        told = (await ask(app, "GET", "/v1/threads/t1/messages")).json()["items"]
+        assert "they said green" in str(told)
+
+
+async def test_parallel_approvals_are_answered_together() -> None:
+    """SV-103, fixture 127: one of two is refused with the list of what is missing, and nothing is performed."""
+    app = served(
+        ScriptedProvider([call("buy", {"what": "tea"}), call("buy", {"what": "gin"})], "Done."), tools=[buy]
+    )
+    async with app.lifespan():
+        first = await ask(app, "POST", AT, chat("t1", user("buy", "u1")))
+        asked = [part for part in parts(first) if part["type"] == "tool-approval-request"]
+        assert len(asked) == 2
+
+        def message(*approved: bool) -> dict[str, Any]:
+            made = [
+                {
+                    "type": "tool-buy", "toolCallId": one["toolCallId"], "input": {}, "state": "approval-responded",
+                    "approval": {"id": one["approvalId"], "approved": yes},
+                }
+                for one, yes in zip(asked, approved, strict=False)
+            ]  # fmt: skip
+            return {"id": parts(first)[0]["messageId"], "role": "assistant", "parts": made}
+
+        refused = await ask(app, "POST", AT, chat("t1", user("buy", "u1"), message(True)))
+        assert (refused.status, refused.json()["code"]) == (409, "requests_pending")
+        second = await ask(app, "POST", AT, chat("t1", user("buy", "u1"), message(True, False)))
+        kinds = {
+            part["toolCallId"]: part["type"] for part in parts(second) if part["type"].startswith("tool-")
+        }
+        assert [kinds[one["toolCallId"]] for one in asked] == ["tool-output-available", "tool-output-denied"]
+        assert text(second) == "Done."
