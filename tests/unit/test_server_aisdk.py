@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from asgikit import Connection, ask, run_input, served
+from pilothouse.journal.memory import MemoryJournal
 from pilothouse.loop.context import ToolContext
 from pilothouse.loop.tools import tool
 from pilothouse.responses import StreamEnd
@@ -405,3 +406,19 @@ async def test_parallel_approvals_are_answered_together() -> None:
         }
         assert [kinds[one["toolCallId"]] for one in asked] == ["tool-output-available", "tool-output-denied"]
         assert text(second) == "Done."
+
+
+async def test_after_a_restart_the_run_is_told_to_its_end() -> None:
+    """SV-202, SV-222, SV-224: handed over in mid-answer, taken up by the next server; the message has the same id."""
+    journal, hold = MemoryJournal(), Hold()
+    app = served(ScriptedProvider(["First. ", hold, "Second."]), journal=journal)
+    async with app.lifespan(), Connection(app, "POST", AT, json_body=chat("t1", user("hi", "u1"))) as first:
+        await first.until(lambda: b"First" in first.body)
+        await app.drain(0.0)
+        await first.ended()
+    app = served(ScriptedProvider(["First. ", "Second."]), journal=journal)
+    async with app.lifespan():
+        told = await ask(app, "GET", f"{AT}/t1/stream")
+        assert parts(told)[0] == parts(first)[0]
+        assert text(told).endswith("First. Second.")
+        assert done(told)

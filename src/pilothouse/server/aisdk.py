@@ -72,9 +72,7 @@ class AISDKFace(AGUIFace):
         """The live run of a chat, from the start of its message; 204 if nothing is live (SV-202)."""
         call.runs.has_agent(call.params.get("agent", "default"))
         thread = await call.runs.thread(_chat_id(call.params.get("chat")))
-        if (head := await thread.head()) is not None:
-            await head.past_recovery()
-        run = await thread.live()
+        run = await _taken_up(await thread.head()) or await thread.live()
         if run is None:
             return Response(status_code=204)
         names = self._named(run.ids.thread, run.ids.run, "legacy")
@@ -116,6 +114,13 @@ class AISDKFace(AGUIFace):
 
     def _refused(self, message: str, code: str) -> bytes:
         return refused(message, code)
+
+
+async def _taken_up(head: ScopedRun | None) -> ScopedRun | None:
+    """A run that an earlier process left, once it was taken up again: it is told also if it has ended by then."""
+    if head is None or (await head.view()).status != "unknown":
+        return None
+    return None if (await head.past_recovery()).status == "unknown" else head
 
 
 def _chat_id(value: object) -> str:
