@@ -75,7 +75,7 @@ def open_writer(path: Path, durability: Durability, busy_timeout: float) -> apsw
         _check_header(path)
         connection = _connect(path)
         try:
-            _check_whole(connection, path)
+            patiently(lambda: _check_whole(connection, path), busy_timeout)
             patiently(lambda: _migrate(connection, path), busy_timeout)
             patiently(lambda: _use_wal(connection, path), busy_timeout)
             _check_writable(connection)
