@@ -633,5 +633,10 @@ async def test_draining_refuses_new_runs_and_cuts_streams_of_runs_that_go_on() -
         assert drained.handed_over == ("r1",)
     refused = await post(app, run_input("t1", "r2", "two"))
     assert (refused.status, refused.json()["code"]) == (503, "draining")
+    for path in ("/agui?runId=r1&offset=-1", "/v1/runs/r1/events"):
+        back = await ask(
+            app, "GET", path, headers={"accept": "text/event-stream"}
+        )  # at once, as it was told to: it must not read the loss here
+        assert (back.status, back.json()["code"], back.headers["retry-after"]) == (503, "draining", "5")
     assert (await ask(app, "GET", "/readyz")).status == 503
     assert (await ask(app, "GET", "/healthz")).status == 200

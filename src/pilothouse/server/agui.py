@@ -498,10 +498,7 @@ class AGUIFace:
         replayed: bool = False,
         before: AsyncIterator[bytes] | None = None,
     ) -> ASGIApp:
-        refusal = self._registry.refusal(call.runs.principal.tenant, key)
-        if refusal is not None:
-            status, code = refusal
-            raise Problem(status, code, "too many streams are open", headers={"Retry-After": "1"})
+        self._registry.check(call.runs.principal.tenant, key)
         headers = {"Pilothouse-Run-Id": names.run_id, "Pilothouse-Thread-Id": thread_id, **self.HEADERS}
         if replayed:
             headers["Idempotent-Replayed"] = "true"

@@ -219,8 +219,7 @@ class ControlFace:
         through = call.flag("through_unknown")
         until_pause = call.query.get("until") == "pause"
         deltas = call.flag("deltas", default=True)
-        if (refusal := self._registry.refusal(call.runs.principal.tenant, run.key)) is not None:
-            raise Problem(*refusal, "too many streams are open", headers={"Retry-After": "1"})
+        self._registry.check(call.runs.principal.tenant, run.key)
 
         async def opening() -> tuple[_Through, Reader]:
             view = await run.view()

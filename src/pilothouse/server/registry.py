@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..contracts import Clock
 from ..core.agui.wire import Shared
+from .problems import Problem
 from .settings import CancelAfter, OnDisconnect, ServerLimits, StreamOptions
 
 if TYPE_CHECKING:
@@ -63,22 +64,28 @@ class Registry:
         self._runs: Counter[str] = Counter()
         self._reader_caches: dict[str, ReaderCache] = {}
         self._waiters: list[asyncio.Future[None]] = []
+        self._cut_off = ""  # why all streams were cut: those that come back are not let in
         self.cuts: Counter[str] = Counter()
         self.start_overs = 0
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def refusal(self, tenant: str, run: str) -> tuple[int, str] | None:
-        """Why no further stream can be opened: status and code."""
+    def check(self, tenant: str, run: str) -> None:
+        """Refuses a further stream that there is no room for.
+
+        Raises:
+            Problem: 429 or 503, with when to come again.
+        """
         limits = self._limits
+        if self._cut_off:
+            raise Problem(503, self._cut_off, "the server is going down", headers={"Retry-After": "5"})
         if limits.streams is not None and len(self._streams) >= limits.streams:
-            return 503, "overloaded"
+            raise _too_many(503, "overloaded")
         if limits.streams_per_tenant is not None and self._tenants[tenant] >= limits.streams_per_tenant:
-            return 429, "too_many_streams"
+            raise _too_many(429, "too_many_streams")
         if limits.followers_per_run is not None and self._runs[run] >= limits.followers_per_run:
-            return 429, "too_many_streams"
-        return None
+            raise _too_many(429, "too_many_streams")
 
     def followers(self, run: str) -> int:
         """How many connections follow a run."""
@@ -104,6 +111,8 @@ class Registry:
         self._streams.add(stream)
         self._tenants[stream.tenant] += 1
         self._runs[stream.run] += 1
+        if self._cut_off:  # it was let in just before
+            stream.cut(self._cut_off)
         try:
             yield
         finally:
@@ -130,7 +139,8 @@ class Registry:
         return Counter([stream.face for stream in self._streams])
 
     def cut_all(self, reason: str) -> None:
-        """Cuts every open stream."""
+        """Cuts every open stream, for good: a client that comes back at once must not find what the others were spared."""
+        self._cut_off = reason
         for stream in list(self._streams):
             stream.cut(reason)
 
@@ -140,6 +150,10 @@ class Registry:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
+
+
+def _too_many(status: int, code: str) -> Problem:
+    return Problem(status, code, "too many streams are open", headers={"Retry-After": "1"})
 
 
 class DisconnectPolicy:
