@@ -193,6 +193,8 @@ class Breakers:
         longest = max(repetition.max_period, periods[-1]) * repetition.refuse_after
         if len(self._recent) > 2 * longest:
             del self._recent[:-longest]
+        if periods[-1] <= repetition.max_period:  # the last call has looked at all of them
+            return None
         return self._told(self._found_cycle({*range(1, repetition.max_period + 1), *periods}))
 
     def _told(self, cycle: tuple[int, int] | None) -> Trip | None:
@@ -223,8 +225,11 @@ class Breakers:
 
     def _found_cycle(self, periods: Iterable[int]) -> tuple[int, int] | None:
         """The period that the last calls repeat most often, the shortest of several; None if they repeat nothing."""
-        found = max([(_repeats(self._recent, period), -period) for period in periods])
-        return (-found[1], found[0]) if found[0] >= 2 else None
+        recent, best = self._recent, (1, 0)
+        for period in periods:
+            if period < len(recent) and recent[-1] == recent[-1 - period]:  # else it repeats nothing
+                best = max(best, (_repeats(recent, period), -period))
+        return (-best[1], best[0]) if best[0] >= 2 else None
 
 
 def _repeats(entries: Sequence[Entry], period: int) -> int:
