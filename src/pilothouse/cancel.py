@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from .errors import UsageError
@@ -70,6 +70,17 @@ def _ended(action: str, what: str) -> UsageError:
     )
 
 
+def tell(callbacks: Iterable[Callable[[], object]]) -> None:
+    """Calls those who asked to hear of a stop, in order; what one of them raises is logged."""
+    for callback in callbacks:
+        try:
+            callback()
+        except LEAVING:
+            raise
+        except BaseException:
+            logger.exception("a cancel callback failed")
+
+
 class Token:
     """Set once; `reason` says why. Callbacks run in the thread that sets it; their exceptions are logged."""
 
@@ -92,13 +103,7 @@ class Token:
                 return False
             self._set, self.reason = True, reason
             callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except LEAVING:
-                raise
-            except BaseException:
-                logger.exception("a cancel callback failed")
+        tell(callbacks)
         return True
 
     def on_set(self, callback: Callable[[], object], /) -> Callable[[], None]:

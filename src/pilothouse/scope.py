@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
-from .cancel import LEAVING
+from .cancel import tell
 from .commands import StopSource
-
-logger = logging.getLogger("pilothouse")
 
 
 class Once:
@@ -51,13 +48,7 @@ class Once:
     def _happen(self) -> None:
         self.cancelled = True
         callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except LEAVING:
-                raise
-            except BaseException:
-                logger.exception("a cancel callback failed")
+        tell(callbacks)
 
 
 class Scope(Once):
